@@ -1,0 +1,1 @@
+//! What crosses the wire: how a vector is encoded, and how encoded vectors are summed.

@@ -1,0 +1,2 @@
+//! How a worker lives.
+pub mod codec;

@@ -1,0 +1,2 @@
+//! The algorithms.
+pub mod parts;

@@ -1,0 +1,1 @@
+//! The pure ingredients of strategies.
