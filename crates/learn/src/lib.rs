@@ -1,10 +1,31 @@
 //! What is learned: vectors, models, data, optimizers, learning rates. Pure, and unaware that there is
 //! more than one worker.
 
+pub mod blobs;
+pub mod dataset;
 pub mod dice;
+pub mod digits;
 pub mod gradient;
+mod kernels;
+pub mod mlp;
+pub mod model;
+pub mod optimizer;
+pub mod order;
+pub mod quadratic;
+pub mod rescale;
+pub mod schedule;
 pub mod vector;
 
+pub use blobs::{Noise, blobs};
+pub use dataset::{Batch, Dataset, Table};
 pub use dice::{Dice, mix};
+pub use digits::digits;
 pub use gradient::Gradient;
+pub use mlp::{Mlp, Softmax};
+pub use model::{Model, Score, Scratch};
+pub use optimizer::{Optimizer, OptimizerState, Rule};
+pub use order::Order;
+pub use quadratic::Quadratic;
+pub use rescale::{Parts, Rescale, Rescaler};
+pub use schedule::{Schedule, Shape};
 pub use vector::Vector;

@@ -1,0 +1,73 @@
+//! Made-up data: clouds of points around a center per class, and rows of nothing.
+
+use crate::dataset::{Dataset, Table};
+use crate::dice::Dice;
+
+/// Points around one center per class, in turn; centers are normal with variance 1 per feature, and
+/// points lie around theirs with standard deviation `spread`.
+pub fn blobs(samples: usize, features: usize, classes: usize, seed: u64, spread: f32) -> Table {
+    const CENTER: u64 = 0;
+    const POINT: u64 = 1;
+    let centers: Vec<Vec<f32>> = (0..classes)
+        .map(|class| {
+            let mut dice = Dice::keyed(&[seed, class as u64, CENTER]);
+            (0..features).map(|_| dice.normal() as f32).collect()
+        })
+        .collect();
+    let mut inputs = Vec::with_capacity(samples * features);
+    for sample in 0..samples {
+        let mut dice = Dice::keyed(&[seed, sample as u64, POINT]);
+        let center = &centers[sample % classes];
+        inputs.extend(center.iter().map(|center| center + spread * dice.normal() as f32));
+    }
+    let labels = (0..samples).map(|sample| (sample % classes) as u32).collect();
+    Table { features, classes, inputs, labels }
+}
+
+/// Rows without features: data for the quadratic, where only a sample's key matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Noise {
+    pub len: u64,
+}
+
+impl Dataset for Noise {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn features(&self) -> usize {
+        0
+    }
+
+    fn classes(&self) -> usize {
+        1
+    }
+
+    fn read(&self, _index: u64, _epoch: u64, _into: &mut [f32]) -> u32 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vector::distance_squared;
+
+    #[test]
+    fn points_lie_around_the_center_of_their_class() {
+        let tight = blobs(40, 8, 4, 3, 0.01);
+
+        let row = |index: usize| &tight.inputs[index * 8..][..8];
+        for index in 4..40 {
+            assert!(distance_squared(row(index), row(index % 4)) < 0.02);
+            assert!(distance_squared(row(index), row((index + 1) % 4)) > 1.0);
+        }
+        assert_eq!(tight.labels[..6], [0, 1, 2, 3, 0, 1]);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_points() {
+        assert_eq!(blobs(30, 3, 3, 5, 0.5), blobs(30, 3, 3, 5, 0.5));
+        assert_ne!(blobs(30, 3, 3, 5, 0.5), blobs(30, 3, 3, 6, 0.5));
+    }
+}

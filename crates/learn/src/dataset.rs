@@ -1,0 +1,185 @@
+//! Labeled rows of numbers, and the batches read from them.
+
+use crate::dice::mix;
+
+/// Rows of numbers with a label. Reading is pure: the same index and epoch give the same row.
+pub trait Dataset: Send + Sync {
+    fn len(&self) -> u64;
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn features(&self) -> usize;
+
+    fn classes(&self) -> usize;
+
+    /// Fills `into` with one row and gives its label; the epoch is there for augmentation.
+    fn read(&self, index: u64, epoch: u64, into: &mut [f32]) -> u32;
+}
+
+/// The samples of one gradient, row after row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    pub features: usize,
+    pub inputs: Vec<f32>,
+    pub labels: Vec<u32>,
+    /// The identity of each (epoch, sample), for models that draw noise.
+    pub keys: Vec<u64>,
+}
+
+impl Batch {
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// Replaces the content by the given samples, as (epoch, index), and keeps the memory.
+    pub fn fill(
+        &mut self,
+        dataset: &dyn Dataset,
+        samples: impl Iterator<Item = (u64 /* epoch */, u64 /* index */)>,
+    ) {
+        self.features = dataset.features();
+        self.inputs.clear();
+        self.labels.clear();
+        self.keys.clear();
+        for (epoch, index) in samples {
+            let start = self.inputs.len();
+            self.inputs.resize(start + self.features, 0.0);
+            self.labels.push(dataset.read(index, epoch, &mut self.inputs[start..]));
+            self.keys.push(mix(mix(epoch) ^ mix(!index)));
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+/// A data set in memory: built in, or one's own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    pub features: usize,
+    pub classes: usize,
+    pub inputs: Vec<f32>,
+    pub labels: Vec<u32>,
+}
+
+impl Table {
+    /// A table whose shapes fit; otherwise the sentence that says what does not.
+    pub fn new(
+        features: usize,
+        classes: usize,
+        inputs: Vec<f32>,
+        labels: Vec<u32>,
+    ) -> Result<Table, String> {
+        if labels.is_empty() {
+            return Err("a data set needs at least one row".into());
+        }
+        if inputs.len() != labels.len() * features {
+            return Err(format!(
+                "{} rows of {features} features need {} numbers, not {}",
+                labels.len(),
+                labels.len() * features,
+                inputs.len()
+            ));
+        }
+        if let Some(row) = labels.iter().position(|label| *label as usize >= classes) {
+            return Err(format!(
+                "row {row} has label {}; with {classes} classes, labels are 0 to below {classes}",
+                labels[row]
+            ));
+        }
+        if let Some(at) = inputs.iter().position(|input| !input.is_finite()) {
+            return Err(format!(
+                "row {}, feature {} is {}; every input must be finite",
+                at / features,
+                at % features,
+                inputs[at]
+            ));
+        }
+        Ok(Table { features, classes, inputs, labels })
+    }
+}
+
+impl Dataset for Table {
+    fn len(&self) -> u64 {
+        self.labels.len() as u64
+    }
+
+    fn features(&self) -> usize {
+        self.features
+    }
+
+    fn classes(&self) -> usize {
+        self.classes
+    }
+
+    fn read(&self, index: u64, _epoch: u64, into: &mut [f32]) -> u32 {
+        let index = index as usize;
+        into.copy_from_slice(&self.inputs[index * self.features..][..self.features]);
+        self.labels[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        Table::new(2, 3, vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0], vec![0, 2, 1]).unwrap()
+    }
+
+    #[test]
+    fn a_batch_holds_the_rows_in_the_order_asked_for() {
+        let mut batch = Batch::new();
+
+        batch.fill(&table(), [(0, 2), (0, 0)].into_iter());
+
+        assert_eq!(batch.inputs, [4.0, 5.0, 0.0, 1.0]);
+        assert_eq!(batch.labels, [1, 0]);
+        assert_eq!((batch.len(), batch.features), (2, 2));
+    }
+
+    #[test]
+    fn a_refilled_batch_forgets_what_it_held_but_keeps_its_memory() {
+        let mut batch = Batch::new();
+        batch.fill(&table(), (0..3).map(|index| (0, index)));
+        let memory = batch.inputs.as_ptr();
+
+        batch.fill(&table(), [(4, 1)].into_iter());
+
+        assert_eq!((batch.len(), batch.inputs.as_slice()), (1, &[2.0, 3.0][..]));
+        assert_eq!(batch.inputs.as_ptr(), memory);
+    }
+
+    #[test]
+    fn keys_tell_every_epoch_and_sample_apart() {
+        let mut batch = Batch::new();
+        let noise = crate::Noise { len: 100 };
+
+        batch.fill(&noise, (0..100).flat_map(|epoch| (0..100).map(move |index| (epoch, index))));
+
+        let distinct: std::collections::BTreeSet<_> = batch.keys.iter().collect();
+        assert_eq!(distinct.len(), 10_000);
+    }
+
+    #[test]
+    fn a_table_that_does_not_fit_says_why() {
+        let cases = [
+            (Table::new(2, 2, vec![0.0; 3], vec![0, 1]), "need 4 numbers, not 3"),
+            (Table::new(1, 2, vec![0.0; 2], vec![0, 2]), "row 1 has label 2"),
+            (Table::new(1, 2, vec![0.0, f32::NAN], vec![0, 1]), "row 1, feature 0 is NaN"),
+            (Table::new(1, 2, vec![], vec![]), "at least one row"),
+        ];
+
+        for (table, reason) in cases {
+            let said = table.unwrap_err();
+            assert!(said.contains(reason), "{said}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! How a gradient moves params: SGD with momentum, and AdamW.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gradient::Gradient;
+use crate::vector::{Vector, norm_squared};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Optimizer {
+    pub rule: Rule,
+    /// The longest mean gradient that is taken as it is; a longer one is shortened to this.
+    #[serde(default)]
+    pub clip_norm: Option<f32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Rule {
+    /// u <- momentum u + (g + weight_decay w); w <- w - rate u (Lin et al. 2019, eq. 3: the rate
+    /// stays outside the memory, so a change of rate needs no correction).
+    Sgd {
+        momentum: f32,
+        #[serde(default)]
+        nesterov: bool,
+        #[serde(default)]
+        weight_decay: f32,
+    },
+    /// Loshchilov and Hutter 2019, algorithm 2: the decay does not pass through the moments.
+    Adamw { beta1: f32, beta2: f32, epsilon: f32, weight_decay: f32 },
+}
+
+/// What an optimizer remembers between steps: vectors as long as the gradient.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerState {
+    pub slots: Vec<Vector>,
+    pub steps: u64,
+}
+
+impl Optimizer {
+    pub fn sgd(momentum: f32) -> Optimizer {
+        let rule = Rule::Sgd { momentum, nesterov: false, weight_decay: 0.0 };
+        Optimizer { rule, clip_norm: None }
+    }
+
+    /// SGD without memory: w <- w - rate g.
+    pub fn plain() -> Optimizer {
+        Optimizer::sgd(0.0)
+    }
+
+    pub fn check(&self) -> Result<(), String> {
+        let fraction = |name: &str, value: f32| match (0.0..1.0).contains(&value) {
+            true => Ok(()),
+            false => Err(format!("{name} is {value}; it must be at least 0 and below 1")),
+        };
+        let not_negative = |name: &str, value: f32| match value.is_finite() && value >= 0.0 {
+            true => Ok(()),
+            false => Err(format!("{name} is {value}; it must be 0 or more")),
+        };
+        match self.rule {
+            Rule::Sgd { momentum, weight_decay, .. } => {
+                fraction("momentum", momentum)?;
+                not_negative("weight_decay", weight_decay)?;
+            }
+            Rule::Adamw { beta1, beta2, epsilon, weight_decay } => {
+                fraction("beta1", beta1)?;
+                fraction("beta2", beta2)?;
+                not_negative("epsilon", epsilon)?;
+                not_negative("weight_decay", weight_decay)?;
+            }
+        }
+        match self.clip_norm {
+            Some(clip) if !(clip.is_finite() && clip > 0.0) => {
+                Err(format!("clip_norm is {clip}; it must be more than 0, or left out"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves `params` by the mean of `gradient`; one without samples changes nothing.
+    ///
+    /// `undecayed` are the ascending parts that weight decay leaves alone. What lies beyond the
+    /// gradient's end stays as it is.
+    pub fn descend(
+        &self,
+        params: &mut [f32],
+        state: &mut OptimizerState,
+        gradient: &Gradient,
+        rate: f32,
+        undecayed: &[Range<usize>],
+    ) {
+        if gradient.samples == 0 {
+            return;
+        }
+        let sum = &gradient.sum;
+        let params = &mut params[..sum.len()];
+        let slots = match self.rule {
+            Rule::Sgd { momentum: 0.0, .. } => 0,
+            Rule::Sgd { .. } => 1,
+            Rule::Adamw { .. } => 2,
+        };
+        state.slots.resize_with(slots, || vec![0.0; sum.len()]);
+        assert!(
+            state.slots.iter().all(|slot| slot.len() == sum.len()),
+            "the optimizer's memory belongs to this model"
+        );
+        state.steps += 1;
+        let mean = self.scale_to_mean(gradient);
+        for (span, decays) in spans(sum.len(), undecayed) {
+            let (weights, sum) = (&mut params[span.clone()], &sum[span.clone()]);
+            let decay_if = |weight_decay| if decays { weight_decay } else { 0.0 };
+            match (&self.rule, &mut state.slots[..]) {
+                (&Rule::Sgd { momentum, nesterov, weight_decay }, slots) => {
+                    let decay = decay_if(weight_decay);
+                    let step = Sgd { mean, rate, momentum, nesterov, decay };
+                    match slots {
+                        [memory] => step.descend(weights, &mut memory[span], sum),
+                        _ => step.descend_without_memory(weights, sum),
+                    }
+                }
+                (&Rule::Adamw { beta1, beta2, epsilon, weight_decay }, [first, second]) => {
+                    let decay = decay_if(weight_decay);
+                    let full1 = (1.0 - power(beta1, state.steps)) as f32;
+                    let full2 = (1.0 - power(beta2, state.steps)) as f32;
+                    let step = Adamw { mean, rate, beta1, beta2, epsilon, decay, full1, full2 };
+                    step.descend(weights, &mut first[span.clone()], &mut second[span], sum);
+                }
+                (Rule::Adamw { .. }, _) => unreachable!("AdamW keeps two moments"),
+            }
+        }
+    }
+
+    /// What the gradient's sum is multiplied by: 1 / samples, less when the mean is to be clipped.
+    fn scale_to_mean(&self, gradient: &Gradient) -> f32 {
+        let mean = 1.0 / gradient.samples as f64;
+        let Some(clip) = self.clip_norm else { return mean as f32 };
+        let norm = norm_squared(&gradient.sum).sqrt() * mean;
+        let clip = f64::from(clip);
+        if norm > clip { (mean * (clip / norm)) as f32 } else { mean as f32 }
+    }
+}
+
+/// One step of SGD, for a span of params with one decay.
+struct Sgd {
+    mean: f32,
+    rate: f32,
+    momentum: f32,
+    nesterov: bool,
+    decay: f32,
+}
+
+impl Sgd {
+    fn descend(&self, weights: &mut [f32], memory: &mut [f32], sum: &[f32]) {
+        let Sgd { mean, rate, momentum, decay, .. } = *self;
+        let triples = weights.iter_mut().zip(memory).zip(sum);
+        if self.nesterov {
+            for ((w, u), g) in triples {
+                let g = mean * g + decay * *w;
+                *u = momentum * *u + g;
+                *w -= rate * (g + momentum * *u);
+            }
+        } else {
+            for ((w, u), g) in triples {
+                *u = momentum * *u + (mean * g + decay * *w);
+                *w -= rate * *u;
+            }
+        }
+    }
+
+    fn descend_without_memory(&self, weights: &mut [f32], sum: &[f32]) {
+        for (w, g) in weights.iter_mut().zip(sum) {
+            *w -= self.rate * (self.mean * g + self.decay * *w);
+        }
+    }
+}
+
+/// One step of AdamW, for a span of params with one decay.
+struct Adamw {
+    mean: f32,
+    rate: f32,
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+    decay: f32,
+    /// 1 - beta^steps: the part of a full average that the moments hold yet.
+    full1: f32,
+    full2: f32,
+}
+
+impl Adamw {
+    fn descend(&self, weights: &mut [f32], first: &mut [f32], second: &mut [f32], sum: &[f32]) {
+        let Adamw { mean, rate, beta1, beta2, epsilon, decay, full1, full2 } = *self;
+        for (((w, m), v), g) in weights.iter_mut().zip(first).zip(second).zip(sum) {
+            let g = mean * g;
+            *m = beta1 * *m + (1.0 - beta1) * g;
+            *v = beta2 * *v + (1.0 - beta2) * (g * g);
+            let direction = (*m / full1) / ((*v / full2).sqrt() + epsilon);
+            *w -= rate * (direction + decay * *w);
+        }
+    }
+}
+
+/// Cuts 0..len into spans that decay and spans that do not, so that the inner loops need not ask.
+fn spans(len: usize, undecayed: &[Range<usize>]) -> impl Iterator<Item = (Range<usize>, bool)> {
+    let mut start = 0;
+    let end = std::iter::once(len..len);
+    undecayed.iter().cloned().chain(end).flat_map(move |part| {
+        let part = part.start.min(len)..part.end.min(len);
+        assert!(start <= part.start, "parts without decay are ascending and do not overlap");
+        let before = start..part.start;
+        start = part.end;
+        [(before, true), (part, false)]
+    })
+}
+
+/// base^n by multiplications alone: `powi` may round differently from machine to machine.
+fn power(base: f32, n: u64) -> f64 {
+    let (mut result, mut square, mut rest) = (1.0, f64::from(base), n);
+    while rest > 0 {
+        if rest & 1 == 1 {
+            result *= square;
+        }
+        square *= square;
+        rest >>= 1;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gradient(sum: &[f32], samples: u64) -> Gradient {
+        Gradient { sum: sum.to_vec(), loss_sum: 0.0, samples }
+    }
+
+    /// The params after descending along the same gradients, one after the other.
+    fn after(optimizer: &Optimizer, start: &[f32], gradients: &[&[f32]], rate: f32) -> Vector {
+        let (mut params, mut state) = (start.to_vec(), OptimizerState::default());
+        for sum in gradients {
+            optimizer.descend(&mut params, &mut state, &gradient(sum, 1), rate, &[]);
+        }
+        params
+    }
+
+    #[test]
+    fn plain_sgd_takes_the_mean_and_keeps_no_memory() {
+        let (mut params, mut state) = (vec![1.0, 2.0], OptimizerState::default());
+
+        Optimizer::plain().descend(&mut params, &mut state, &gradient(&[4.0, -8.0], 4), 0.5, &[]);
+
+        assert_eq!(params, [0.5, 3.0]);
+        assert_eq!((state.slots.len(), state.steps), (0, 1));
+    }
+
+    /// u: 1, then 0.5 + 1 = 1.5; w: -1, then -2.5.
+    #[test]
+    fn heavy_ball_adds_up_in_the_form_with_the_rate_outside() {
+        assert_eq!(after(&Optimizer::sgd(0.5), &[0.0], &[&[1.0], &[1.0]], 1.0), [-2.5]);
+    }
+
+    /// Step 1: u = 1, move 1 + 0.5 = 1.5. Step 2: u = 1.5, move 1 + 0.75 = 1.75.
+    #[test]
+    fn nesterov_looks_one_momentum_ahead() {
+        let rule = Rule::Sgd { momentum: 0.5, nesterov: true, weight_decay: 0.0 };
+        let optimizer = Optimizer { rule, clip_norm: None };
+
+        assert_eq!(after(&optimizer, &[0.0], &[&[1.0], &[1.0]], 1.0), [-3.25]);
+    }
+
+    #[test]
+    fn weight_decay_spares_the_undecayed_and_what_lies_beyond_the_gradient() {
+        let rule = Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.5 };
+        let optimizer = Optimizer { rule, clip_norm: None };
+        let (mut params, mut state) = (vec![8.0; 6], OptimizerState::default());
+
+        optimizer.descend(&mut params, &mut state, &gradient(&[0.0; 5], 1), 0.5, &[1..2, 3..4]);
+
+        assert_eq!(params, [6.0, 8.0, 6.0, 8.0, 6.0, 8.0]);
+    }
+
+    #[test]
+    fn a_gradient_without_samples_changes_nothing() {
+        let (mut params, mut state) = (vec![1.0], OptimizerState::default());
+
+        Optimizer::sgd(0.9).descend(&mut params, &mut state, &gradient(&[5.0], 0), 1.0, &[]);
+        Optimizer::sgd(0.9).descend(&mut params, &mut state, &Gradient::default(), 1.0, &[]);
+
+        assert_eq!((params, state), (vec![1.0], OptimizerState::default()));
+    }
+
+    #[test]
+    fn clipping_shortens_the_mean_gradient_and_only_a_longer_one() {
+        let mut optimizer = Optimizer::plain();
+        let descend = |optimizer: &Optimizer| {
+            let (mut params, mut state) = (vec![0.0; 2], OptimizerState::default());
+            optimizer.descend(&mut params, &mut state, &gradient(&[6.0, 8.0], 2), 1.0, &[]);
+            params
+        };
+
+        optimizer.clip_norm = Some(2.5);
+        assert_eq!(descend(&optimizer), [-1.5, -2.0]);
+        optimizer.clip_norm = Some(5.0);
+        assert_eq!(descend(&optimizer), [-3.0, -4.0]);
+    }
+
+    /// By hand, with beta1 = 1/2, beta2 = 3/4, epsilon = 1, rate 0.1, decay 0.01, w = 1, gradients
+    /// 2 and -1.
+    /// Step 1: m = 1, v = 1, corrected 2 and 4; w = 1 - 0.1 (2 / 3 + 0.01) = 0.9323333.
+    /// Step 2: m = 0, v = 1; w = 0.9323333 - 0.1 (0 + 0.01 x 0.9323333) = 0.9314010.
+    #[test]
+    fn adamw_follows_a_step_made_by_hand() {
+        let rule = Rule::Adamw { beta1: 0.5, beta2: 0.75, epsilon: 1.0, weight_decay: 0.01 };
+        let optimizer = Optimizer { rule, clip_norm: None };
+
+        let one = after(&optimizer, &[1.0], &[&[2.0]], 0.1);
+        let two = after(&optimizer, &[1.0], &[&[2.0], &[-1.0]], 0.1);
+
+        assert!((one[0] - 0.932_333_3).abs() < 1e-6, "{one:?}");
+        assert!((two[0] - 0.931_401).abs() < 1e-6, "{two:?}");
+    }
+
+    #[test]
+    fn adamw_leaves_buffers_alone() {
+        let rule = Rule::Adamw { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
+        let optimizer = Optimizer { rule, clip_norm: None };
+        let (mut params, mut state) = (vec![3.0, 3.0], OptimizerState::default());
+
+        let buffers = std::slice::from_ref(&(1..2));
+        optimizer.descend(&mut params, &mut state, &gradient(&[1.0, 0.0], 1), 0.1, buffers);
+
+        assert_eq!((params[1], state.slots.len()), (3.0, 2));
+        assert!(params[0] < 3.0);
+    }
+
+    #[test]
+    fn powers_are_exact_where_floats_are() {
+        assert_eq!((power(0.5, 20), power(3.0, 5), power(0.9, 0)), (0.5f64.powi(20), 243.0, 1.0));
+    }
+
+    #[test]
+    fn an_impossible_optimizer_says_what_is_wrong() {
+        assert_eq!(Optimizer::sgd(0.9).check(), Ok(()));
+        assert!(Optimizer::sgd(1.0).check().unwrap_err().contains("momentum is 1"));
+        let clipped = Optimizer { clip_norm: Some(0.0), ..Optimizer::plain() };
+        assert!(clipped.check().unwrap_err().contains("clip_norm is 0"));
+    }
+}

@@ -1,0 +1,203 @@
+//! The learning rate by samples seen: never by rounds, which a growing cluster makes fewer of.
+
+use std::f64::consts::PI;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Schedule {
+    pub base: f32,
+    pub shape: Shape,
+    /// The fraction of the job's samples over which the rate rises, linearly, from a tenth of what
+    /// the shape says to all of it.
+    #[serde(default)]
+    pub warm_up: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Shape {
+    Constant,
+    /// Multiplied by `factor` at each of these fractions of the job.
+    Step {
+        at: Vec<f64>,
+        factor: f32,
+    },
+    /// Half a cosine from the base down to this fraction of it.
+    Cosine {
+        floor: f32,
+    },
+    /// Up from a hundredth, level, and down to a hundredth again, in 30, 40 and 30 % of the job
+    /// (the docstring of the code of Ye et al. 2020).
+    OneCycle,
+}
+
+const WARM_UP_FROM: f64 = 0.1;
+
+impl Schedule {
+    /// The learning rate after `samples` of the job's `total`.
+    pub fn rate(&self, samples: u64, total: u64) -> f32 {
+        let progress = if total == 0 { 0.0 } else { (samples as f64 / total as f64).min(1.0) };
+        let shaped = f64::from(self.base) * self.shape.level(progress);
+        if progress >= self.warm_up {
+            return shaped as f32;
+        }
+        let warmth = WARM_UP_FROM + (1.0 - WARM_UP_FROM) * (progress / self.warm_up);
+        (shaped * warmth) as f32
+    }
+
+    pub fn check(&self) -> Result<(), String> {
+        let in_unit = |name: &str, value: f64| match (0.0..=1.0).contains(&value) {
+            true => Ok(()),
+            false => Err(format!("{name} is {value}; it is a fraction and must be from 0 to 1")),
+        };
+        let positive = |name: &str, value: f32| match value.is_finite() && value > 0.0 {
+            true => Ok(()),
+            false => Err(format!("{name} is {value}; it must be more than 0")),
+        };
+        positive("the learning rate", self.base)?;
+        in_unit("warm_up", self.warm_up)?;
+        match &self.shape {
+            Shape::Constant => Ok(()),
+            Shape::Step { at, factor } => {
+                positive("the factor of a step", *factor)?;
+                at.iter().try_for_each(|at| in_unit("the place of a step", *at))?;
+                match at.windows(2).find(|pair| pair[0] >= pair[1]) {
+                    Some(pair) => Err(format!(
+                        "the steps at {} and {} are out of order; sort them and drop doubles",
+                        pair[0], pair[1]
+                    )),
+                    None => Ok(()),
+                }
+            }
+            Shape::Cosine { floor } => in_unit("the floor of a cosine", f64::from(*floor)),
+            Shape::OneCycle if self.warm_up > 0.0 => {
+                Err("one_cycle warms up by itself; leave warm_up out".into())
+            }
+            Shape::OneCycle => Ok(()),
+        }
+    }
+}
+
+impl Shape {
+    /// The rate as a part of the base, at this fraction of the job.
+    fn level(&self, progress: f64) -> f64 {
+        const LOW: f64 = 0.01;
+        const RAMP: f64 = 0.3;
+        match self {
+            Shape::Constant => 1.0,
+            Shape::Step { at, factor } => {
+                let passed = at.iter().filter(|at| progress >= **at);
+                passed.fold(1.0, |level, _| level * f64::from(*factor))
+            }
+            Shape::Cosine { floor } => {
+                let floor = f64::from(*floor);
+                floor + (1.0 - floor) * 0.5 * (1.0 + cosine_of_half_turns(progress))
+            }
+            Shape::OneCycle => {
+                let from_either_end = progress.min(1.0 - progress);
+                (LOW + (1.0 - LOW) * (from_either_end / RAMP)).min(1.0)
+            }
+        }
+    }
+}
+
+/// cos(pi x) for x in 0..=1, by multiplications and additions alone: the library's cosine may
+/// differ in the last bit from machine to machine, and with it the replicas.
+fn cosine_of_half_turns(x: f64) -> f64 {
+    if x > 0.5 {
+        return -cosine_of_half_turns(1.0 - x);
+    }
+    let square = (PI * x) * (PI * x);
+    // Horner's rule on 1 - s/2! + s^2/4! - ... + s^10/20!; what follows is below 1e-16.
+    (1..=10).rev().fold(1.0, |sum, n| {
+        let n = f64::from(n);
+        1.0 - square / ((2.0 * n - 1.0) * (2.0 * n)) * sum
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(shape: Shape) -> Schedule {
+        Schedule { base: 0.5, shape, warm_up: 0.0 }
+    }
+
+    /// Checks the rates in thousandths of the job.
+    fn assert_rates(schedule: &Schedule, expected: &[(u64, f32)]) {
+        schedule.check().unwrap();
+        for (samples, rate) in expected {
+            let got = schedule.rate(*samples, 1000);
+            assert!((got - rate).abs() < 1e-6, "{schedule:?} at {samples}: {got}, not {rate}");
+        }
+    }
+
+    #[test]
+    fn constant_is_exactly_the_base() {
+        assert_eq!(schedule(Shape::Constant).rate(7, 1000), 0.5);
+        assert_eq!(schedule(Shape::Constant).rate(0, 0), 0.5);
+    }
+
+    #[test]
+    fn steps_multiply_from_their_place_on() {
+        let steps = schedule(Shape::Step { at: vec![0.5, 0.75], factor: 0.1 });
+
+        assert_rates(&steps, &[(0, 0.5), (499, 0.5), (500, 0.05), (750, 0.005), (2000, 0.005)]);
+    }
+
+    #[test]
+    fn cosine_falls_from_the_base_to_its_floor() {
+        let cosine = schedule(Shape::Cosine { floor: 0.2 });
+
+        assert_rates(
+            &cosine,
+            &[(0, 0.5), (250, 0.441_421_36), (500, 0.3), (1000, 0.1), (9999, 0.1)],
+        );
+    }
+
+    #[test]
+    fn our_cosine_is_the_cosine() {
+        for i in 0..=1000 {
+            let x = f64::from(i) / 1000.0;
+            assert!((cosine_of_half_turns(x) - (PI * x).cos()).abs() < 1e-15);
+        }
+    }
+
+    /// Ye et al. 2020, docstring of the authors' code. Its code has e - 0.7 e in the tail for e -
+    /// 0.7 E.
+    #[test]
+    fn one_cycle_rises_stays_and_falls() {
+        let cycle = schedule(Shape::OneCycle);
+
+        let rates =
+            [(0, 0.005), (150, 0.2525), (300, 0.5), (699, 0.5), (850, 0.2525), (1000, 0.005)];
+        assert_rates(&cycle, &rates);
+    }
+
+    #[test]
+    fn warm_up_rises_from_a_tenth_to_the_shape() {
+        let warm = Schedule { warm_up: 0.2, ..schedule(Shape::Constant) };
+
+        assert_rates(&warm, &[(0, 0.05), (100, 0.275), (200, 0.5), (900, 0.5)]);
+    }
+
+    #[test]
+    fn an_impossible_schedule_says_what_is_wrong() {
+        let step = |at: &[f64]| schedule(Shape::Step { at: at.to_vec(), factor: 0.1 });
+        let cases = [
+            (Schedule { base: 0.0, ..schedule(Shape::Constant) }, "learning rate is 0"),
+            (Schedule { base: f32::NAN, ..schedule(Shape::Constant) }, "learning rate is NaN"),
+            (Schedule { warm_up: 1.5, ..schedule(Shape::Constant) }, "warm_up is 1.5"),
+            (Schedule { warm_up: 0.1, ..schedule(Shape::OneCycle) }, "warms up by itself"),
+            (step(&[0.5, 0.25]), "out of order"),
+            (step(&[50.0]), "place of a step is 50"),
+            (schedule(Shape::Cosine { floor: -0.1 }), "floor of a cosine is -0.1"),
+        ];
+
+        for (schedule, reason) in cases {
+            let said = schedule.check().unwrap_err();
+            assert!(said.contains(reason), "{said}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What Dynamic SGD promises (Lin et al. 2019): a batch may grow without its momentum growing too
+//! noisy.
+
+use paceline_learn::{Dice, Gradient, Optimizer, OptimizerState, Rescale, Rescaler, Vector};
+
+const MOMENTUM: f64 = 0.9;
+const BATCH: f64 = 64.0;
+
+/// The factors of `rounds` rounds after the batch has changed from BATCH to k BATCH.
+fn factors_after_change(rescale: Rescale, k: f64, rounds: usize) -> Vec<f64> {
+    let mut rescaler = Rescaler::new(rescale, BATCH);
+    assert_eq!(rescaler.factor(BATCH), 1.0);
+    (0..rounds).map(|_| f64::from(rescaler.factor(k * BATCH))).collect()
+}
+
+/// Lin et al. 2019, eq. 6.
+fn gamma(k: f64, ramp: f64, t: f64) -> f64 {
+    if t < ramp { 1.0 + t / ramp * (k - 1.0) } else { k }
+}
+
+/// The variance of the i-th step after the change (from 1 on), in units of a step's variance before
+/// it, when gradients are pure noise: gamma_i^2 [mu^(2i) + (1 - mu^(2i)) / k].
+fn variance(k: f64, i: usize, gamma: f64) -> f64 {
+    let remembered = MOMENTUM.powi(2 * i as i32);
+    gamma * gamma * (remembered + (1.0 - remembered) / k)
+}
+
+/// The noisiest step after the change, relative to the new steady state, k times the old one.
+fn peak(k: f64, gammas: &[f64]) -> f64 {
+    let relative = gammas.iter().enumerate().map(|(i, gamma)| variance(k, i + 1, *gamma) / k);
+    relative.fold(0.0, f64::max)
+}
+
+fn assert_close(got: f64, expected: f64, tolerance: f64) {
+    assert!((got - expected).abs() <= tolerance, "{got}, not {expected} +- {tolerance}");
+}
+
+fn noise(dice: &mut Dice, len: usize, samples: f64) -> Gradient {
+    let strength = samples.sqrt();
+    let sum = (0..len).map(|_| (strength * dice.normal()) as f32).collect();
+    Gradient { sum, loss_sum: 0.0, samples: samples as u64 }
+}
+
+/// Lin et al. 2019, eq. 6: gamma multiplies the rate, so without a change (k = 1) it is plain SGD
+/// to the bit.
+#[test]
+fn without_a_change_of_batch_it_is_plain_sgd() {
+    let optimizer = Optimizer::sgd(0.9);
+    let run = |rescale: Option<Rescale>| {
+        let mut rescaler = rescale.map(|rescale| Rescaler::new(rescale, BATCH));
+        let (mut params, mut state) = (vec![1.0; 10], OptimizerState::default());
+        for round in 0..50 {
+            let gradient = noise(&mut Dice::keyed(&[1, round]), 10, BATCH);
+            let factor = rescaler.as_mut().map_or(1.0, |rescaler| rescaler.factor(BATCH));
+            optimizer.descend(&mut params, &mut state, &gradient, 0.1 * factor, &[]);
+        }
+        params
+    };
+
+    assert_eq!(run(Some(Rescale::Smooth)), run(None));
+    assert_eq!(run(Some(Rescale::SmoothLiteral)), run(None));
+}
+
+/// Lin et al. 2019, eq. 3 and 4: the form with the rate outside the memory is the form with the
+/// rate inside and the memory rescaled by rate_t / rate_(t-1).
+#[test]
+fn the_two_forms_of_momentum_agree() {
+    let optimizer = Optimizer::sgd(MOMENTUM as f32);
+    let mut rescaler = Rescaler::new(Rescale::Smooth, BATCH);
+    let (mut params, mut state) = (vec![0.0; 20], OptimizerState::default());
+    let (mut inside, mut velocity) = (vec![0.0f64; 20], vec![0.0f64; 20]);
+    let mut rate_before = 0.0;
+
+    for round in 0..100 {
+        let batch = [BATCH, 4.0 * BATCH, 2.0 * BATCH][round / 34];
+        let gradient = noise(&mut Dice::keyed(&[2, round as u64]), 20, batch);
+        let rate = 0.1 * rescaler.factor(batch);
+        optimizer.descend(&mut params, &mut state, &gradient, rate, &[]);
+
+        let rate = f64::from(rate);
+        let correction = if round == 0 { 1.0 } else { rate / rate_before };
+        for ((w, v), g) in inside.iter_mut().zip(&mut velocity).zip(&gradient.sum) {
+            *v = MOMENTUM * *v * correction + rate * (f64::from(*g) / batch);
+            *w -= *v;
+        }
+        rate_before = rate;
+    }
+
+    for (outside, inside) in params.iter().zip(&inside) {
+        assert_close(f64::from(*outside), *inside, 1e-5);
+    }
+}
+
+/// Lin et al. 2019, eq. 5: what is delayed sits in the memory. Without one, a smooth step is the
+/// immediate step as soon as the ramp is over.
+#[test]
+fn without_momentum_nothing_outlasts_the_ramp() {
+    let steps = |rescale| -> Vec<Vector> {
+        let mut state = OptimizerState::default();
+        let factors = factors_after_change(rescale, 4.0, 40);
+        let step = |(round, factor): (usize, &f64)| {
+            let mut params = vec![0.0; 5];
+            let gradient = noise(&mut Dice::keyed(&[3, round as u64]), 5, 4.0 * BATCH);
+            let rate = 0.1 * *factor as f32;
+            Optimizer::plain().descend(&mut params, &mut state, &gradient, rate, &[]);
+            params
+        };
+        factors.iter().enumerate().map(step).collect()
+    };
+
+    let (smooth, immediate) = (steps(Rescale::Smooth), steps(Rescale::Linear));
+
+    let differing = smooth.iter().zip(&immediate).take_while(|(smooth, jump)| smooth != jump);
+    assert_eq!(differing.count(), 32);
+    assert_eq!(smooth[32..], immediate[32..]);
+}
+
+/// The closed formula is what the recursion of eq. 3 gives, whatever the factors.
+#[test]
+fn the_variance_of_a_step_follows_the_formula() {
+    for k in [0.125, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
+        for rescale in [Rescale::Linear, Rescale::Smooth, Rescale::SmoothLiteral] {
+            let stationary = 1.0 / (1.0 - MOMENTUM * MOMENTUM);
+            let mut memory = stationary;
+            for (i, gamma) in factors_after_change(rescale, k, 200).into_iter().enumerate() {
+                memory = MOMENTUM * MOMENTUM * memory + 1.0 / k;
+                let step = gamma * gamma * memory / stationary;
+                assert_close(step / variance(k, i + 1, gamma), 1.0, 1e-12);
+            }
+        }
+    }
+}
+
+/// The table of peaks (papers, 1d P4): immediate, a ramp of 8, a ramp of 8 k. The table's
+/// first step has t - t0 = 1; our first round after a change still has gamma = 1, which only
+/// lowers the peaks of growth.
+#[test]
+fn the_peaks_of_growth_are_those_of_the_table() {
+    let table = [
+        (2.0, 1.81, 1.19, 1.03),
+        (4.0, 3.43, 1.56, 1.00),
+        (8.0, 6.67, 2.30, 1.00),
+        (16.0, 13.15, 3.78, 1.00),
+    ];
+
+    for (k, immediate, short, long) in table {
+        let ramp = |length: f64| -> Vec<f64> {
+            (1..400).map(|t| gamma(k, length, f64::from(t))).collect()
+        };
+        let ours = factors_after_change(Rescale::Smooth, k, 400);
+        assert_close(peak(k, &factors_after_change(Rescale::Linear, k, 400)), immediate, 0.006);
+        assert_close(peak(k, &ramp(8.0)), short, 0.006);
+        assert_close(peak(k, &ramp(8.0 * k)), long, 0.006);
+        assert_close(peak(k, &ours[1..]), long, 0.006);
+        assert!(peak(k, &ours) <= peak(k, &ours[1..]) + 1e-9);
+    }
+}
+
+/// The same for shrinking (papers, 1d P5): at once never overshoots; eq. 6 to the letter does, and
+/// more so with its first round at gamma = 1 (2.4, 6.3 and 18.6). That is why `smooth` shrinks at
+/// once.
+#[test]
+fn the_peaks_of_shrinking_are_those_of_the_table() {
+    for (k, from_one) in [(0.5, 1.82), (0.25, 2.45), (0.125, 1.00)] {
+        let literal = factors_after_change(Rescale::SmoothLiteral, k, 400);
+        assert_close(peak(k, &factors_after_change(Rescale::Smooth, k, 400)), 1.0, 1e-9);
+        assert_close(peak(k, &literal[1..]), from_one, 0.006);
+        assert_close(peak(k, &literal), variance(k, 1, 1.0) / k, 1e-9);
+        assert!(peak(k, &literal) > from_one);
+    }
+}
+
+/// Pure noise through the real optimizer and the real factors, in 20,000 independent coordinates: a
+/// variance then has a relative standard error of sqrt(2 / 20,000) = 1 %, and a ratio of two has
+/// 1.4 %; five of these are 7 %.
+#[test]
+fn real_steps_are_as_noisy_as_the_formula_says() {
+    const COORDINATES: usize = 20_000;
+    const K: f64 = 4.0;
+    let optimizer = Optimizer::sgd(MOMENTUM as f32);
+    for rescale in [Rescale::Linear, Rescale::Smooth] {
+        let mut rescaler = Rescaler::new(rescale, BATCH);
+        // The memory starts in its steady state: variance 1 / (BATCH (1 - mu^2)).
+        let spread = (BATCH * (1.0 - MOMENTUM * MOMENTUM)).recip().sqrt();
+        let mut dice = Dice::keyed(&[4]);
+        let memory = (0..COORDINATES).map(|_| (spread * dice.normal()) as f32).collect();
+        let mut state = OptimizerState { slots: vec![memory], steps: 0 };
+        let mut variance_of_step = |factor: f32, batch: f64| {
+            let mut params = vec![0.0; COORDINATES];
+            let gradient = noise(&mut dice, COORDINATES, batch);
+            optimizer.descend(&mut params, &mut state, &gradient, factor, &[]);
+            paceline_learn::vector::norm_squared(&params) / COORDINATES as f64
+        };
+        let before = variance_of_step(rescaler.factor(BATCH), BATCH);
+
+        for i in 1..=20 {
+            let factor = rescaler.factor(K * BATCH);
+            let step = variance_of_step(factor, K * BATCH) / before;
+            assert_close(step / variance(K, i, f64::from(factor)), 1.0, 0.07);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The coordinator: membership and leases together, as one pure machine that every cluster runs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cluster::{Event, Ticket, View, Word, WorkerId};
+use crate::journal::Record;
+use crate::leases::Leases;
+use crate::membership::{Membership, Reason, Sign};
+
+pub struct Coordinator {
+    membership: Membership,
+    leases: Leases,
+    center_applies: bool,
+    lost: Vec<WorkerId>,
+    /// Said goodbye, but may still owe somebody something.
+    leaving: BTreeSet<WorkerId>,
+}
+
+/// What the coordinator is told when the job begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    pub members_min: usize,
+    pub patience: Duration,
+    pub samples_total: u64,
+    /// Whether samples are applied to a center at the view's first member, and can be lost with it.
+    pub center_applies: bool,
+}
+
+impl Coordinator {
+    pub fn new(rules: Rules) -> Coordinator {
+        Coordinator {
+            membership: Membership::new(rules.members_min, rules.patience),
+            leases: Leases::new(rules.samples_total),
+            center_applies: rules.center_applies,
+            lost: Vec::new(),
+            leaving: BTreeSet::new(),
+        }
+    }
+
+    pub fn view(&self) -> &View {
+        self.membership.view()
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.membership.is_over()
+    }
+
+    /// Takes a sign of life or of its end; gives what is to be told to whom.
+    pub fn on(&mut self, now: Duration, sign: Sign) -> Vec<Event> {
+        let before = self.membership.view().clone();
+        let (view, reason) = self.membership.on(now, sign);
+        let mut events = Vec::new();
+        let gone: Vec<WorkerId> = match &reason {
+            Reason::Lost(who) => vec![*who],
+            Reason::Silent(all) => all.clone(),
+            Reason::Over => {
+                let over = |to: &WorkerId| Event::Over { to: *to };
+                return before.members.iter().map(over).collect();
+            }
+            Reason::TooLate(who) => return vec![Event::Over { to: *who }],
+            _ => vec![],
+        };
+        self.lost.extend(&gone);
+        if let Sign::Lost(who) = sign
+            && self.leaving.remove(&who)
+        {
+            // It can no longer hand over what it had; those who wait for that must know.
+            self.lost.push(who);
+            return self.announce(&before, &[], &reason);
+        }
+        let left = if let Reason::Left(who) = &reason { vec![*who] } else { vec![] };
+        for &who in gone.iter().chain(&left) {
+            let spans = self.leases.forget(who);
+            if left.contains(&who) {
+                self.leaving.insert(who);
+            }
+            if !spans.is_empty() || gone.contains(&who) {
+                events.push(Event::Recorded { record: Record::Freed { who, spans } });
+            }
+        }
+        if let Some(view) = view {
+            if self.center_applies && before.number > 0 && before.first() != view.first() {
+                self.leases.center_lost();
+            }
+            events.extend(self.announce(&view, &left, &reason));
+        }
+        events.extend(self.answers());
+        events
+    }
+
+    /// Takes a word of a worker; gives what is to be told to whom.
+    pub fn hear(&mut self, now: Duration, from: WorkerId, word: Word) -> Vec<Event> {
+        let member = self.membership.view().has(from);
+        match word {
+            Word::Bye => return self.on(now, Sign::Bye(from)),
+            Word::Gone => {
+                self.leaving.remove(&from);
+                return vec![];
+            }
+            Word::Finished => {
+                // A member that hears late of a restored center has work again, and will say so.
+                let all_done = self.leases.is_done() || !self.center_applies;
+                return if all_done { self.on(now, Sign::Finished(from)) } else { vec![] };
+            }
+            Word::Stop => {
+                self.leases.stop();
+                let wish = |to: &WorkerId| Event::StopWished { to: *to };
+                let mut events: Vec<Event> =
+                    self.membership.view().members.iter().map(wish).collect();
+                events.extend(self.answers());
+                return events;
+            }
+            // What is no longer a member's has been freed; its word comes too late.
+            _ if !member => return vec![],
+            Word::Lease { ticket, samples } => self.leases.ask(from, ticket, samples),
+            Word::Done { spans } => self.leases.done(&spans),
+            Word::Return { holder, spans } => self.leases.give_back(holder, &spans),
+            Word::Restored { done } => self.leases.restored(done),
+        }
+        self.answers()
+    }
+
+    fn announce(&self, view: &View, left: &[WorkerId], reason: &Reason) -> Vec<Event> {
+        let (view, lost) = (Arc::new(view.clone()), Arc::new(self.lost.clone()));
+        let record = Record::View {
+            number: view.number,
+            members: view.members.clone(),
+            reason: describe(reason),
+        };
+        // Who leaves must hear of the view without it, to know when to go.
+        let told = view.members.iter().chain(left).copied();
+        std::iter::once(Event::Recorded { record })
+            .chain(told.map(|to| Event::ViewChanged { to, view: view.clone(), lost: lost.clone() }))
+            .collect()
+    }
+
+    fn answers(&mut self) -> Vec<Event> {
+        let told = |(to, ticket, lease): (WorkerId, Ticket, _)| Event::Leased { to, ticket, lease };
+        self.leases.answers().into_iter().map(told).collect()
+    }
+}
+
+fn describe(reason: &Reason) -> String {
+    match reason {
+        Reason::Joined(who) => format!("worker {who} joined"),
+        Reason::Left(who) => format!("worker {who} left"),
+        Reason::Lost(who) => format!("worker {who} was lost"),
+        Reason::Silent(all) => {
+            let names: Vec<String> = all.iter().map(WorkerId::to_string).collect();
+            format!("silent for too long: {}", names.join(", "))
+        }
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,37 @@
+//! What the job fixes for all its workers.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_learn::{Optimizer, Rescale, Schedule, Vector};
+
+use crate::cluster::WorkerId;
+use crate::codec::Codec;
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub samples_total: u64,
+    pub samples_per_epoch: u64,
+    pub initial: Arc<Vector>,
+    /// Parameters that weight decay leaves alone.
+    pub undecayed: Vec<Range<usize>>,
+    pub optimizer: Optimizer,
+    pub schedule: Schedule,
+    pub rescale: Rescale,
+    /// The total batch that the base learning rate was chosen for.
+    pub batch_reference: f64,
+    pub codec: Codec,
+    /// Whether every round records the fingerprint of its replica, for checkers.
+    pub fingerprints: bool,
+    /// What a recorded run measured, to be taken in place of this run's clock.
+    pub replay: Option<Arc<Replay>>,
+}
+
+/// What a worker put into the exchange of a round: so many samples, computed in such a time.
+#[derive(Clone, Debug, Default)]
+pub struct Replay {
+    pub entries: BTreeMap<(WorkerId, u64), (u64, Duration)>,
+}

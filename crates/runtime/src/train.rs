@@ -1,0 +1,327 @@
+//! The one loop around rounds.
+//!
+//! Where all members exchange together, a round happens wholly or not at all: when a member is lost,
+//! replica, memory and ledger go back to where they were, and all settle on the most advanced.
+//! Asynchronous rounds are never undone.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Estate, Letter, Shelf, Standing, View, Word, WorkerId};
+use crate::executor::{Inbox, Interrupt, Port, Result, Wanted};
+use crate::journal::{Record, fingerprint};
+use crate::plan::Plan;
+use crate::server::Server;
+use crate::strategy::{AnyStrategy, Manner};
+use crate::worker::{Agreed, Worker};
+
+/// A worker's whole life.
+pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) {
+    let view = port
+        .until(Wanted::View, |inbox| {
+            let mine = inbox.view.clone().filter(|view| view.has(port.worker));
+            mine.map(Some).or(inbox.over.then_some(None))
+        })
+        .await;
+    let Some(view) = view else { return port.tell(Word::Gone) };
+    let mut worker = Worker::new(plan, port, view);
+    match strategy.manner() {
+        Manner::Together => together(&mut worker, strategy).await,
+        Manner::Apart | Manner::Central { .. } => apart(&mut worker, strategy).await,
+    }
+    let (who, rounds) = (worker.id, worker.state.round);
+    if worker.port.look(|inbox| inbox.over) {
+        let fingerprint = fingerprint(&worker.state.params);
+        worker.port.record(Record::Finished { who, rounds, fingerprint });
+    } else {
+        worker.port.record(Record::Left { who });
+    }
+    worker.port.tell(Word::Gone);
+}
+
+/// Rounds as transactions; ends when the job is over or this worker has left.
+async fn together(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
+    // In the first view all start from the same seed, so there is nothing to settle.
+    let mut settled = if worker.view.number == 1 { 1 } else { 0 };
+    let mut newcomer = settled == 0;
+    let mut said_bye = false;
+    while !worker.port.look(|inbox| inbox.over) {
+        if !said_bye && worker.port.look(|inbox| inbox.leave_wished) {
+            said_bye = true;
+            worker.port.tell(Word::Bye);
+        }
+        let (lost, changed) = worker.port.look(|inbox| {
+            let newest = inbox.view.as_ref().map_or(0, |view| view.number);
+            (inbox.has_lost_one_of(&worker.view), newest > worker.view.number)
+        });
+        let has_ended = worker.is_done() || worker.state.agreed.stopped;
+        // A changed view is entered when all members know of it: at once if one is lost, else after
+        // the round whose exchange said so, or when there are no more rounds.
+        let heard = worker.heard > worker.view.number;
+        let must_settle = settled == 0 || lost || heard || (has_ended && changed);
+        if must_settle || has_ended {
+            if worker.has_sum_under_way() && !lost && settled > 0 {
+                attempt(worker, &mut strategy, Step::Finish).await;
+                continue;
+            }
+            if must_settle {
+                let entered = settle(worker, &mut strategy, newcomer).await;
+                match entered {
+                    Settling::Settled => (settled, newcomer) = (worker.view.number, false),
+                    Settling::Interrupted => settled = 0,
+                    Settling::Left => return,
+                }
+                continue;
+            }
+            worker.port.tell(Word::Finished);
+            let known = worker.view.number;
+            let news = |inbox: &mut Inbox| {
+                let changed = inbox.view.as_ref().is_some_and(|view| view.number > known);
+                (inbox.over || changed).then_some(())
+            };
+            worker.port.until(Wanted::End, news).await;
+            continue;
+        }
+        if !attempt(worker, &mut strategy, Step::Round).await {
+            settled = 0;
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Round,
+    Finish,
+}
+
+/// One transaction: commits, or takes everything back. Gives whether it went through.
+async fn attempt(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, step: Step) -> bool {
+    let before = (worker.state.clone(), strategy.copy());
+    worker.begin_round(strategy.nominal_batch(worker.view.members.len()), true);
+    let ended = match step {
+        Step::Round => strategy.round(worker).await,
+        Step::Finish => strategy.finish(worker).await,
+    };
+    match ended {
+        Ok(()) => worker.commit(),
+        Err(_) => {
+            worker.roll_back(before.0);
+            *strategy = before.1;
+        }
+    }
+    ended.is_ok()
+}
+
+enum Settling {
+    Settled,
+    /// Another member was lost meanwhile.
+    Interrupted,
+    /// The new view is without this worker.
+    Left,
+}
+
+/// What travels as [`Estate::memory`].
+#[derive(Serialize, Deserialize)]
+struct Memory {
+    strategy: serde_json::Value,
+    agreed: Agreed,
+}
+
+/// Enters the newest view: those who are behind adopt everything from the most advanced.
+async fn settle(
+    worker: &mut Worker,
+    strategy: &mut Box<dyn AnyStrategy>,
+    newcomer: bool,
+) -> Settling {
+    let heard = worker.heard;
+    let view = worker
+        .port
+        .until(Wanted::View, |inbox| {
+            let view = inbox.view.clone().filter(|view| view.number >= heard);
+            view.map(Some).or(inbox.over.then_some(None))
+        })
+        .await;
+    let Some(view) = view else { return Settling::Interrupted };
+    if !view.has(worker.id) {
+        return Settling::Left;
+    }
+    worker.enter_view(view);
+    match adopt_most_advanced(worker, strategy, newcomer).await {
+        Ok(adopted) => {
+            let (who, view, round) = (worker.id, worker.view.number, worker.state.round);
+            worker.port.record(Record::Settled { who, view, round, adopted });
+            worker.publish();
+            Settling::Settled
+        }
+        Err(_) => Settling::Interrupted,
+    }
+}
+
+async fn adopt_most_advanced(
+    worker: &mut Worker,
+    strategy: &mut Box<dyn AnyStrategy>,
+    newcomer: bool,
+) -> Result<Option<WorkerId>> {
+    let standings = worker.gather(Standing { round: worker.state.round, newcomer }).await?;
+    let members = worker.view.members.clone();
+    let rows = || members.iter().zip(standings.iter());
+    let best = rows().filter(|(_, s)| !s.newcomer).map(|(_, s)| s.round).max();
+    // If only newcomers are left, all of them stand where the job began.
+    let Some(best) = best else { return Ok(None) };
+    let is_behind = |s: &Standing| s.newcomer || s.round < best;
+    let (source, _) = rows().find(|(_, s)| !is_behind(s)).expect("somebody is the most advanced");
+    if *source == worker.id {
+        let estate = Arc::new(estate(worker, strategy.as_ref()));
+        for (member, _) in rows().filter(|(_, s)| is_behind(s)) {
+            let (view, estate) = (worker.view.number, estate.clone());
+            worker.send(*member, Letter::Estate { view, estate });
+        }
+        return Ok(None);
+    }
+    if !is_behind(&standings[worker.rank()]) {
+        return Ok(None);
+    }
+    let estate = receive_estate(worker, *source).await?;
+    let memory: Memory = serde_json::from_slice(&estate.memory).expect("peers send what we read");
+    strategy.load(memory.strategy);
+    worker.state.agreed = memory.agreed;
+    worker.state.round = estate.round;
+    worker.state.version = estate.version;
+    worker.state.params = estate.params.clone();
+    worker.state.optimizer = estate.optimizer.clone();
+    Ok(Some(*source))
+}
+
+fn estate(worker: &Worker, strategy: &dyn AnyStrategy) -> Estate {
+    let memory = Memory { strategy: strategy.save(), agreed: worker.state.agreed.clone() };
+    Estate {
+        round: worker.state.round,
+        version: worker.state.version,
+        params: worker.state.params.clone(),
+        optimizer: worker.state.optimizer.clone(),
+        memory: serde_json::to_vec(&memory).expect("memory is plain data"),
+    }
+}
+
+async fn receive_estate(
+    worker: &Worker,
+    source: WorkerId,
+) -> Result<Arc<Estate>> {
+    let current = worker.view.number;
+    worker
+        .port
+        .until(Wanted::Estate { from: source }, |inbox| {
+            let lost = inbox.has_lost_one_of(&worker.view) || inbox.over;
+            let letter = inbox.letter(|from, letter| {
+                from == source && matches!(letter, Letter::Estate { view, .. } if *view == current)
+            });
+            match letter {
+                Some((_, Letter::Estate { estate, .. })) => Some(Ok(estate)),
+                _ => lost.then_some(Err(Interrupt::ViewChanged)),
+            }
+        })
+        .await
+}
+
+/// Rounds that are never undone; ends when the job is over or this worker has left.
+async fn apart(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
+    let central = matches!(strategy.manner(), Manner::Central { .. });
+    if worker.view.number > 1 {
+        adopt_published(worker, central).await;
+    }
+    worker.publish();
+    let mut served = 0;
+    while !worker.port.look(|inbox| inbox.over) {
+        if central {
+            served = keep_center(worker, strategy.as_ref(), served);
+        }
+        let newest = worker.port.look(|inbox| inbox.view.clone()).expect("a view was there before");
+        if !newest.has(worker.id) {
+            break;
+        }
+        worker.view = newest;
+        if worker.port.look(|inbox| inbox.leave_wished) {
+            worker.give_back_lease().await;
+            worker.port.tell(Word::Bye);
+            let (known, me) = (worker.view.number, worker.id);
+            wait_for_news(worker, known, |view| !view.has(me)).await;
+            continue;
+        }
+        worker.begin_round(strategy.nominal_batch(worker.view.members.len()), false);
+        let ended = strategy.round(worker).await;
+        worker.commit();
+        if ended.is_ok() && worker.out_of_samples {
+            if central {
+                worker.send(worker.server(), Letter::Idle);
+            }
+            worker.port.tell(Word::Finished);
+            wait_for_news(worker, worker.view.number, |_| true).await;
+            worker.out_of_samples = false;
+        }
+    }
+    worker
+        .port
+        .until(Wanted::End, |inbox| (inbox.over || !inbox.serving).then_some(()))
+        .await;
+}
+
+/// Waits until a view after `known` is as wanted, the job is over, or this worker is asked to leave.
+async fn wait_for_news(worker: &Worker, known: u64, wanted: impl Fn(&View) -> bool) {
+    let asked = worker.port.look(|inbox| inbox.leave_wished);
+    worker
+        .port
+        .until(Wanted::End, |inbox| {
+            let view = inbox.view.as_ref();
+            let news = view.is_some_and(|view| view.number > known && wanted(view));
+            (inbox.over || news || inbox.leave_wished != asked).then_some(())
+        })
+        .await;
+}
+
+/// A newcomer's replica: the center, or any peer's.
+async fn adopt_published(worker: &mut Worker, central: bool) {
+    let shelf = if central { Shelf::Center } else { Shelf::Replica };
+    let mut adopted = None;
+    let start = worker.dice(0).below(worker.view.members.len() as u64) as usize;
+    let members = worker.view.members.clone();
+    for &member in members.iter().cycle().skip(if central { 0 } else { start }).take(members.len())
+    {
+        if member == worker.id {
+            continue;
+        }
+        if let Ok(value) = worker.read_shelf(member, shelf).await {
+            let bytes = Letter::Handover { center: value.clone() }.bytes();
+            worker.port.record(Record::Sent { who: member, to: worker.id, bytes });
+            worker.state.params = value.params;
+            worker.state.optimizer = value.optimizer;
+            worker.state.version = value.version;
+            adopted = Some(member);
+            break;
+        }
+    }
+    let (who, view) = (worker.id, worker.view.number);
+    worker.port.record(Record::Settled { who, view, round: 0, adopted });
+}
+
+/// Starts the center's task in every view that has made this worker its first member anew.
+fn keep_center(worker: &Worker, strategy: &dyn AnyStrategy, served: u64) -> u64 {
+    let me = worker.id;
+    let Manner::Central { applies } = strategy.manner() else { return served };
+    let view = worker.port.look(|inbox| {
+        let first = inbox.views.values().find(|view| view.first() == me).cloned();
+        first.filter(|_| served == 0 && !inbox.serving)
+    });
+    let Some(view) = view else { return served };
+    let (port, plan, mut keeper) = (worker.port.clone(), worker.plan.clone(), strategy.copy());
+    port.look(|inbox| inbox.serving = true);
+    let number = view.number;
+    worker.port.start(Box::pin(async move {
+        if let Ok(mut server) = Server::open(plan, port.clone(), view, applies).await {
+            let _ = keeper.serve(&mut server).await;
+            server.hand_over();
+        }
+        port.look(|inbox| inbox.serving = false);
+    }));
+    number
+}
