@@ -2,11 +2,12 @@
 //!
 //! Only plain data crosses it: tasks hand [`Action`]s in and get [`Event`]s back.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use paceline_learn::{Gradient, OptimizerState, Vector};
+use paceline_learn::{Batch, Gradient, OptimizerState, Scratch, Vector};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Payload;
@@ -242,7 +243,7 @@ pub fn exchange(seed: u64, view: u64, number: u64, entries: Vec<Entry>) -> Outco
     }
     let mut dice = paceline_learn::Dice::keyed(&[seed, view, number, u64::from(b'x')]);
     // A member without samples sends nothing to add; its tail still counts.
-    let parts: Vec<&Payload> = payloads.iter().filter(|payload| payload.len() > 0).collect();
+    let parts: Vec<&Payload> = payloads.iter().filter(|payload| !payload.is_empty()).collect();
     let vector =
         if parts.is_empty() { Vector::new() } else { crate::codec::sum(&parts, &mut dice) };
     Outcome::Summed(Arc::new(Sum::new(vector, tails)))
@@ -318,10 +319,25 @@ pub enum Event {
     Over { to: WorkerId },
 }
 
+/// Everything that is published, by whom and where.
+pub type Shelves = BTreeMap<(WorkerId, Shelf), Published>;
+
+/// What a compute thread owns and uses again for every gradient.
+#[derive(Default)]
+pub struct Desk {
+    pub scratch: Scratch,
+    pub batch: Batch,
+}
+
+/// Computes the gradient at some parameters over the samples at some positions.
+pub type Compute = Arc<dyn Fn(&[f32], &Spans, &mut Desk) -> Gradient + Send + Sync>;
+
 /// What runs workers: simulated or real.
 pub trait Cluster {
     fn now(&self) -> Duration;
     fn submit(&mut self, by: WorkerId, action: Action);
     /// Waits for the next event, in virtual time or in real; `None` once nothing can happen any more.
     fn next(&mut self) -> Option<Event>;
+    /// Whether the coordinator has declared the job over.
+    fn is_over(&self) -> bool;
 }

@@ -1,1 +1,227 @@
 //! What crosses the wire: how a vector is encoded, and how encoded vectors are summed.
+//!
+//! Plain IEEE arithmetic in a fixed order, and chance from keyed dice: a simulated and a real
+//! cluster get the same bits.
+
+mod half;
+mod quantize;
+mod sum;
+#[cfg(test)]
+mod tests;
+mod top_k;
+
+use paceline_learn::{Dice, Vector, vector::add};
+use serde::{Deserialize, Serialize};
+
+pub use sum::{chunk, sum};
+
+/// How a vector is encoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Codec {
+    #[default]
+    Dense,
+    /// bf16: the upper half of an f32.
+    Half,
+    /// Alistarh et al. 2017: a norm per bucket; per value a sign and a level, rounded by chance.
+    Qsgd {
+        /// Per value, sign included: 2 to 8.
+        bits: u8,
+        /// Values that share a norm.
+        #[serde(default = "bucket_default")]
+        bucket: usize,
+    },
+    /// The largest values only; what is left out waits in the residual (error feedback).
+    TopK { fraction: f64 },
+}
+
+/// An encoded vector.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Payload {
+    Dense(Vector),
+    /// bf16.
+    Half(Vec<u16>),
+    /// `levels` packs `bits` per value, sign and level, lowest bits first and without gaps.
+    Quantized {
+        bits: u8,
+        bucket: u32,
+        length: u32,
+        norms: Vec<f32>,
+        levels: Vec<u8>,
+    },
+    /// Indices ascend; what is not listed is zero.
+    Sparse {
+        length: u32,
+        indices: Vec<u32>,
+        values: Vec<f32>,
+    },
+}
+
+impl Codec {
+    /// Says in one sentence what to change, if anything.
+    pub fn check(&self) -> Result<(), String> {
+        match *self {
+            Codec::Qsgd { bits, .. } if !(2..=8).contains(&bits) => {
+                Err(format!("qsgd cannot use {bits} bits per value: set `bits` between 2 and 8"))
+            }
+            Codec::Qsgd { bucket, .. } if bucket == 0 || u32::try_from(bucket).is_err() => {
+                Err(format!("qsgd cannot use buckets of {bucket} values: set `bucket` to 512"))
+            }
+            Codec::TopK { fraction } if !(fraction > 0.0 && fraction <= 1.0) => Err(format!(
+                "top_k cannot keep a fraction of {fraction}: set `fraction` above 0 and at most 1"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a decoded vector may differ from the one that was encoded.
+    pub fn is_lossy(&self) -> bool {
+        *self != Codec::Dense
+    }
+
+    /// Encodes. Only top_k uses `residual` (empty stands for zeros), only qsgd draws.
+    pub fn encode(&self, vector: Vector, residual: &mut Vector, dice: &mut Dice) -> Payload {
+        let length = u32::try_from(vector.len()).expect("a vector's length fits u32");
+        match *self {
+            Codec::Dense => Payload::Dense(vector),
+            Codec::Half => Payload::Half(vector.iter().map(|x| half::narrow(*x)).collect()),
+            Codec::Qsgd { bits, bucket } => {
+                let (norms, levels) = quantize::quantize(&vector, bits, bucket, dice);
+                let bucket = u32::try_from(bucket).expect("a checked codec's bucket fits u32");
+                Payload::Quantized { bits, bucket, length, norms, levels }
+            }
+            Codec::TopK { fraction } => {
+                let count = top_k::kept(fraction, vector.len());
+                let (indices, values) = top_k::take_largest(vector, count, residual);
+                Payload::Sparse { length, indices, values }
+            }
+        }
+    }
+
+    /// [`Payload::bytes`] of a vector of this length.
+    pub fn encoded_bytes(&self, length: usize) -> u64 {
+        let bytes = match *self {
+            Codec::Dense => 4 * length,
+            Codec::Half => 2 * length,
+            Codec::Qsgd { bits, bucket } => {
+                4 * length.div_ceil(bucket) + quantize::packed_bytes(bits, length)
+            }
+            Codec::TopK { fraction } => 8 * top_k::kept(fraction, length),
+        };
+        bytes as u64
+    }
+}
+
+impl Payload {
+    /// The length of the vector inside.
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Dense(values) => values.len(),
+            Payload::Half(values) => values.len(),
+            Payload::Quantized { length, .. } | Payload::Sparse { length, .. } => *length as usize,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Size on the wire; kind, length, bits and bucket belong to the frame's header.
+    pub fn bytes(&self) -> u64 {
+        let bytes = match self {
+            Payload::Dense(values) => 4 * values.len(),
+            Payload::Half(values) => 2 * values.len(),
+            Payload::Quantized { norms, levels, .. } => 4 * norms.len() + levels.len(),
+            Payload::Sparse { indices, values, .. } => 4 * indices.len() + 4 * values.len(),
+        };
+        bytes as u64
+    }
+
+    pub fn decode(&self) -> Vector {
+        let mut vector = self.blank();
+        self.add_to(&mut vector);
+        vector
+    }
+
+    /// Decodes; a dense payload is moved, not copied.
+    pub fn into_vector(self) -> Vector {
+        match self {
+            Payload::Dense(values) => values,
+            encoded => encoded.decode(),
+        }
+    }
+
+    /// into <- into + the decoded vector
+    pub fn add_to(&self, into: &mut [f32]) {
+        assert_eq!(into.len(), self.len(), "a payload is added to a vector of its own length");
+        self.add_chunk(0, into);
+    }
+
+    /// Whether the parts of a payload from the wire fit together; how long a vector may be is for
+    /// the receiver to say, who knows what it expects.
+    pub fn check(&self) -> Result<(), String> {
+        let fits = match self {
+            Payload::Dense(_) | Payload::Half(_) => true,
+            Payload::Quantized { bits, bucket, length, norms, levels } => {
+                (2..=8).contains(bits)
+                    && *bucket > 0
+                    && norms.len() == length.div_ceil(*bucket) as usize
+                    && levels.len() == quantize::packed_bytes(*bits, *length as usize)
+            }
+            Payload::Sparse { length, indices, values } => {
+                indices.len() == values.len()
+                    && indices.is_sorted_by(|before, after| before < after)
+                    && indices.last().is_none_or(|last| last < length)
+            }
+        };
+        if fits { Ok(()) } else { Err(self.complaint()) }
+    }
+
+    fn complaint(&self) -> String {
+        match self {
+            Payload::Quantized { bits, bucket, length, norms, levels } => format!(
+                "a quantized payload does not fit together ({length} values of {bits} bits in \
+                 buckets of {bucket}, but {} norms and {} bytes of levels): does its sender run \
+                 the same version?",
+                norms.len(),
+                levels.len()
+            ),
+            _ => format!(
+                "a sparse payload of {} values has missing, unsorted or too large indices: does \
+                 its sender run the same version?",
+                self.len()
+            ),
+        }
+    }
+
+    /// A vector to add payloads of this kind to: -0 is the float that leaves every other as it is,
+    /// even -0; what a sparse payload does not list is +0.
+    fn blank(&self) -> Vector {
+        let nothing = if matches!(self, Payload::Sparse { .. }) { 0.0 } else { -0.0 };
+        vec![nothing; self.len()]
+    }
+
+    /// Adds the decoded values from `start` on, as many as `into` holds.
+    fn add_chunk(&self, start: usize, into: &mut [f32]) {
+        let end = start + into.len();
+        match self {
+            Payload::Dense(values) => add(into, &values[start..end]),
+            Payload::Half(values) => {
+                into.iter_mut().zip(&values[start..end]).for_each(|(x, y)| *x += half::widen(*y));
+            }
+            Payload::Quantized { bits, bucket, norms, levels, .. } => {
+                quantize::add_levels(*bits, *bucket as usize, norms, levels, start, into);
+            }
+            Payload::Sparse { indices, values, .. } => {
+                let first = indices.partition_point(|index| (*index as usize) < start);
+                let listed = indices[first..].iter().zip(&values[first..]);
+                let inside = listed.take_while(|(index, _)| (**index as usize) < end);
+                inside.for_each(|(index, value)| into[*index as usize - start] += value);
+            }
+        }
+    }
+}
+
+fn bucket_default() -> usize {
+    512
+}

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -66,6 +67,14 @@ impl fmt::Display for Wanted {
     }
 }
 
+/// Why a run ended before its job was over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Halt {
+    Stuck(Stuck),
+    /// Whoever reads the journal had seen enough.
+    BrokenOff,
+}
+
 /// Nothing can happen any more, yet tasks wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
@@ -87,7 +96,8 @@ impl fmt::Display for Stuck {
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
-type Sink<'a> = &'a mut dyn FnMut(&Line);
+/// Gets every line of the journal, and may break off the run.
+type Sink<'a> = &'a mut dyn FnMut(&Line) -> ControlFlow<()>;
 
 /// Runs the tasks of the workers that live on one cluster (or on this part of it).
 pub struct Executor {
@@ -162,27 +172,27 @@ impl Executor {
         &mut self,
         start: &mut dyn FnMut(Port) -> Task,
         sink: Sink<'_>,
-    ) -> std::result::Result<(), Stuck> {
-        let mut any = false;
+    ) -> std::result::Result<(), Halt> {
         loop {
             while let Some(id) = self.next_ready() {
                 self.resume(id);
             }
-            self.drain(sink);
-            if any && self.tasks.is_empty() {
+            if self.drain(sink).is_break() {
+                return Err(Halt::BrokenOff);
+            }
+            if self.tasks.is_empty() && self.shared.borrow().cluster.is_over() {
                 return Ok(());
             }
             let event = self.shared.borrow_mut().cluster.next();
             match event {
                 Some(Event::Started { who }) => {
-                    any = true;
                     let port = self.admit(who);
                     port.start(start(port.clone()));
                 }
                 Some(Event::Crashed { who }) => self.bury(who),
                 Some(Event::Recorded { record }) => self.shared.borrow_mut().record(record),
                 Some(event) => self.shared.borrow_mut().deliver(event),
-                None => return Err(self.stuck()),
+                None => return Err(Halt::Stuck(self.stuck())),
             }
         }
     }
@@ -202,13 +212,13 @@ impl Executor {
         }
     }
 
-    fn drain(&mut self, sink: Sink<'_>) {
-        let lines = std::mem::take(&mut self.shared.borrow_mut().records);
-        lines.iter().for_each(&mut *sink);
+    fn drain(&mut self, sink: Sink<'_>) -> ControlFlow<()> {
+        let mut lines = std::mem::take(&mut self.shared.borrow_mut().records);
+        lines.iter().try_for_each(&mut *sink)?;
         // The emptied vector goes back, so that its memory is used again.
-        let mut lines = lines;
         lines.clear();
         self.shared.borrow_mut().records = lines;
+        ControlFlow::Continue(())
     }
 
     fn next_ready(&mut self) -> Option<u64> {

@@ -17,11 +17,11 @@ pub mod train;
 pub mod worker;
 
 pub use cluster::{Cluster, Letter, View, WorkerId};
-pub use executor::{Executor, Interrupt, Port, Result, Stuck};
+pub use executor::{Executor, Halt, Interrupt, Port, Result, Stuck};
 pub use journal::{Journal, Line, Reader, Record};
 pub use plan::{Plan, Replay};
 pub use server::{Call, Server};
 pub use spans::Spans;
 pub use strategy::{AnyStrategy, Manner, Strategy};
 pub use train::train;
-pub use worker::{Mine, Share, Total, Worker};
+pub use worker::{Average, Mine, Share, Total, Worker};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use paceline_learn::vector::blend;
 use paceline_learn::{Gradient, OptimizerState, Rescaler, Vector};
 
 use crate::cluster::{Letter, Published, Shelf, Tail, View, Word, WorkerId};
@@ -185,7 +186,7 @@ impl Server {
         let rate = plan.schedule.rate(self.done.len(), plan.samples_total) * self.factor;
         let Tail { version, samples, loss_sum, .. } = tail;
         let gradient = Gradient { sum: payload.into_vector(), loss_sum, samples };
-        let center = Arc::make_mut(&mut self.center);
+        let center: &mut Vector = Arc::make_mut(&mut self.center);
         let optimizer = Arc::make_mut(&mut self.optimizer);
         plan.optimizer.descend(center, optimizer, &gradient, rate, &plan.undecayed);
         let staleness = self.version.saturating_sub(version);
@@ -199,7 +200,8 @@ impl Server {
 
     /// Moves the center: c <- c + part (x - c).
     pub fn draw_towards(&mut self, params: &[f32], part: f32) {
-        paceline_learn::vector::blend(Arc::make_mut(&mut self.center), params, part);
+        let center: &mut Vector = Arc::make_mut(&mut self.center);
+        blend(center, params, part);
         self.version += 1;
         self.publish();
     }

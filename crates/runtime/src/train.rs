@@ -104,7 +104,10 @@ async fn attempt(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, step:
         Step::Finish => strategy.finish(worker).await,
     };
     match ended {
-        Ok(()) => worker.commit(),
+        Ok(()) => {
+            worker.commit();
+            worker.publish();
+        }
         Err(_) => {
             worker.roll_back(before.0);
             *strategy = before.1;

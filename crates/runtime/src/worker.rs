@@ -37,6 +37,7 @@ pub struct Mine {
     pub spans: Spans,
     /// How many updates the replica had seen when this was computed.
     pub version: u64,
+    is_leased: bool,
 }
 
 impl Mine {
@@ -54,6 +55,13 @@ pub struct Total {
     pub sum: Arc<Sum>,
     pub spans: Spans,
     pub version: u64,
+}
+
+/// The mean of everybody's replicas.
+#[derive(Clone, Debug)]
+pub struct Average {
+    pub mean: Arc<Vector>,
+    pub sum: Arc<Sum>,
 }
 
 /// What all members agree on besides replica and strategy.
@@ -195,6 +203,20 @@ impl Worker {
         self.plan.schedule.rate(self.clock, self.plan.samples_total) * self.factor
     }
 
+    /// The learning rate before it decays.
+    pub fn rate_at_peak(&self) -> f32 {
+        self.plan.schedule.base * self.factor
+    }
+
+    pub fn is_warming_up(&self) -> bool {
+        (self.clock as f64) < self.plan.schedule.warm_up * self.plan.samples_total as f64
+    }
+
+    /// Samples that all members know to be applied.
+    pub fn samples_done(&self) -> u64 {
+        self.state.agreed.ledger.done().len()
+    }
+
     /// Samples of the job seen so far: the clock of schedules and periods.
     pub fn samples_seen(&self) -> u64 {
         self.clock
@@ -234,6 +256,7 @@ const ENCODING: u64 = 2;
 impl Worker {
     /// A gradient at the replica over the samples of `share`; `None` when no sample is free.
     pub async fn gradient(&mut self, share: Share) -> Option<Mine> {
+        let is_leased = matches!(share, Share::Leased { .. });
         let spans = match share {
             Share::ByRank(shares) => {
                 let mut dealt = self.state.agreed.ledger.deal(shares.iter().sum());
@@ -258,7 +281,7 @@ impl Worker {
         self.state.samples += samples;
         self.state.loss_sum += gradient.loss_sum;
         self.computed += samples;
-        Some(Mine { gradient, spans, version: self.state.version })
+        Some(Mine { gradient, spans, version: self.state.version, is_leased })
     }
 
     fn draw(&mut self, samples: u64) -> Spans {
@@ -330,7 +353,7 @@ impl Worker {
 
     /// Steps along a gradient of one's own, before any exchange. Leased samples are thereby applied;
     /// the others are when the replicas are averaged.
-    pub fn descend_alone(&mut self, mine: &Mine, leased: bool) {
+    pub fn descend_alone(&mut self, mine: &Mine) {
         let rate = self.rate();
         let plan = self.plan.clone();
         let params = Arc::make_mut(&mut self.state.params);
@@ -339,7 +362,7 @@ impl Worker {
         let staleness = self.state.version - mine.version;
         self.updates += 1;
         self.state.version += 1;
-        if leased {
+        if mine.is_leased {
             self.apply(mine.spans.clone(), mine.gradient.loss_sum, staleness, rate);
             self.port.tell(Word::Done { spans: mine.spans.clone() });
         } else {
@@ -423,7 +446,7 @@ impl Worker {
     /// The mean of the members' replicas, weighted; whatever they learned alone is thereby applied.
     ///
     /// Lossy codecs encode the difference from the anchor, which all members have.
-    pub async fn average(&mut self, weight: f64) -> Result<Arc<Vector>> {
+    pub async fn average(&mut self, weight: f64) -> Result<Average> {
         let lossy = self.plan.codec.is_lossy();
         let mut vector = (*self.state.params).clone();
         if lossy {
@@ -450,7 +473,7 @@ impl Worker {
         };
         let rate = self.rate();
         self.apply(averaging.dealt, sum.gradient.loss_sum, 0, rate);
-        Ok(mean)
+        Ok(Average { mean, sum })
     }
 
     /// The mean of a number over the members.
@@ -477,7 +500,9 @@ impl Worker {
 
     fn encode(&mut self, vector: Vector) -> Payload {
         if vector.is_empty() {
-            return Payload::Dense(vector);
+            // Nothing to add, said in the form of those who have something.
+            let mut nothing = Vector::new();
+            return self.plan.codec.encode(vector, &mut nothing, &mut self.dice(ENCODING));
         }
         let mut dice = self.dice(ENCODING);
         let residual = Arc::make_mut(&mut self.state.residual);
@@ -586,6 +611,10 @@ impl Worker {
 
     /// Sends a letter to the server and waits for the center in return.
     pub async fn call(&mut self, letter: Letter) -> Result<Arc<Vector>> {
+        Ok(self.call_center(letter).await?.0)
+    }
+
+    async fn call_center(&mut self, letter: Letter) -> Result<(Arc<Vector>, u64)> {
         let (server, since) = (self.server(), self.now());
         self.send(server, letter);
         let answer = self
@@ -601,24 +630,28 @@ impl Worker {
         let (_, Letter::Params { params, version, done }) = answer else {
             unreachable!("only the center was asked for")
         };
-        let optimizer = Arc::default();
-        self.state.version = version;
-        self.port
-            .publish(Shelf::Copy, Published { params: params.clone(), optimizer, version, done });
-        Ok(params)
+        let (copy, optimizer) = (params.clone(), Arc::default());
+        self.port.publish(Shelf::Copy, Published { params: copy, optimizer, version, done });
+        Ok((params, version))
     }
 
     /// Pushes a gradient to the server and waits for the center in return.
     pub async fn push(&mut self, mine: Mine) -> Result<Arc<Vector>> {
-        let Mine { gradient, spans, version } = mine;
+        let Mine { gradient, spans, version, .. } = mine;
         let (samples, loss_sum) = (gradient.samples, gradient.loss_sum);
         let payload = self.encode(gradient.sum);
         let tail = Tail { version, samples, loss_sum, ..Tail::default() };
-        let answer = self.call(Letter::Push { payload, tail, spans: spans.clone() }).await;
-        if answer.is_err() {
-            self.give_back(spans);
+        let letter = Letter::Push { payload, tail, spans: spans.clone() };
+        match self.call_center(letter).await {
+            Ok((params, version)) => {
+                self.state.version = version;
+                Ok(params)
+            }
+            Err(interrupt) => {
+                self.give_back(spans);
+                Err(interrupt)
+            }
         }
-        answer
     }
 
     /// A peer's last published replica, read without disturbing it.
@@ -668,10 +701,10 @@ impl Worker {
         let fingerprint = self.plan.fingerprints.then(|| fingerprint(&self.state.params));
         let (who, round) = (self.id, self.state.round);
         self.port.record(Record::Committed { who, round, fingerprint });
-        self.publish();
     }
 
-    pub(crate) fn publish(&self) {
+    /// Puts the replica where peers can read it.
+    pub fn publish(&self) {
         let (params, optimizer) = (self.state.params.clone(), self.state.optimizer.clone());
         let done = Arc::default();
         self.port

@@ -1,1 +1,11 @@
-//! .
+//! A cluster in virtual time: the same workers, the same strategies, any speed, network and mishap.
+
+mod cluster;
+mod exchanges;
+mod network;
+mod pool;
+pub mod scenario;
+mod speed;
+
+pub use cluster::{Setting, SimCluster};
+pub use scenario::Scenario;

@@ -1,1 +1,11 @@
-//! The pure ingredients of strategies.
+//! The pure ingredients of strategies: small values with one verb, tested by tables.
+
+pub mod batches;
+pub mod outer;
+pub mod period;
+pub mod shares;
+
+pub use batches::{Batches, Every, Shares};
+pub use outer::{Outer, OuterStep};
+pub use period::{Adaptive, Clock, Period};
+pub use shares::{Speeds, largest_remainder};

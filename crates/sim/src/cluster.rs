@@ -1,0 +1,491 @@
+//! A cluster in virtual time.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use paceline_learn::Dice;
+use paceline_runtime::cluster::{
+    Action, Cluster, Compute, Event, Letter, Published, Shelf, Shelves, Ticket, Word,
+};
+use paceline_runtime::coordinator::{Coordinator, Rules};
+use paceline_runtime::membership::Sign;
+use paceline_runtime::{Spans, WorkerId};
+
+use crate::exchanges::{Exchanges, RingMessage};
+use crate::network::{Passage, Wires};
+use crate::pool::{Computing, Pool};
+use crate::scenario::{Churn, Scenario, seconds};
+use crate::speed::Speed;
+
+/// What the simulator is told besides the scenario.
+pub struct Setting {
+    pub seed: u64,
+    pub compute: Compute,
+    pub threads: usize,
+    pub samples_total: u64,
+    /// See [`Rules::center_applies`].
+    pub center_applies: bool,
+}
+
+pub struct SimCluster {
+    scenario: Scenario,
+    seed: u64,
+    now: Duration,
+    due: BinaryHeap<Reverse<Due>>,
+    serial: u64,
+    out: VecDeque<Event>,
+    speed: Speed,
+    wires: Wires,
+    exchanges: Exchanges,
+    pool: Pool,
+    coordinator: Coordinator,
+    shelves: Arc<Mutex<Shelves>>,
+    alive: BTreeSet<WorkerId>,
+    /// When those who are dead died.
+    died: BTreeMap<WorkerId, Duration>,
+    /// Alive, but given up by the coordinator.
+    evicted: BTreeSet<WorkerId>,
+    leaving: BTreeSet<WorkerId>,
+    next_id: u32,
+}
+
+struct Due {
+    at: Duration,
+    serial: u64,
+    soon: Soon,
+}
+
+enum Soon {
+    Computed { who: WorkerId, ticket: Ticket, computing: Computing },
+    Ring(RingMessage),
+    Letter { from: WorkerId, to: WorkerId, letter: Letter, passage: Passage },
+    Asked { by: WorkerId, from: WorkerId, shelf: Shelf, ticket: Ticket },
+    Value { from: WorkerId, to: WorkerId, ticket: Ticket, value: Published, passage: Passage },
+    Nothing { to: WorkerId, ticket: Ticket },
+    ToCoordinator { from: WorkerId, word: Word },
+    FromCoordinator(Event),
+    Sign(Sign),
+    Beats,
+    Crash { who: WorkerId, back_after: Option<f64> },
+    Leave { who: WorkerId },
+    Join,
+    Size { workers: u32 },
+    CutEnds { workers: Vec<u32> },
+    Churn { who: WorkerId },
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> Ordering {
+        (self.at, self.serial).cmp(&(other.at, other.serial))
+    }
+}
+
+const CHURN: u64 = 21;
+
+impl SimCluster {
+    pub fn new(scenario: Scenario, setting: Setting) -> SimCluster {
+        let Setting { seed, compute, threads, samples_total, center_applies } = setting;
+        let rules = Rules {
+            members_min: scenario.workers as usize,
+            patience: seconds(scenario.coordinator.patience),
+            samples_total,
+            center_applies,
+        };
+        let (cuts, away) = (scenario.cuts.clone(), scenario.coordinator.away.clone());
+        let mut cluster = SimCluster {
+            seed,
+            now: Duration::ZERO,
+            due: BinaryHeap::new(),
+            serial: 0,
+            out: VecDeque::new(),
+            speed: Speed::new(seed, scenario.compute.clone(), scenario.workers),
+            wires: Wires::new(scenario.network.clone(), cuts, away),
+            exchanges: Exchanges::new(seed, scenario.network.sums),
+            pool: Pool::new(compute, threads),
+            coordinator: Coordinator::new(rules),
+            shelves: Arc::default(),
+            alive: BTreeSet::new(),
+            died: BTreeMap::new(),
+            evicted: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            next_id: 0,
+            scenario,
+        };
+        cluster.plan_faults();
+        // The first workers are there from the start, and so is their view.
+        for _ in 0..cluster.scenario.workers {
+            let who = cluster.spawn();
+            for event in cluster.coordinator.on(Duration::ZERO, Sign::Hello(who)) {
+                cluster.out.push_back(event);
+            }
+        }
+        cluster
+    }
+
+    /// Where published values are; for evaluating without disturbing anybody.
+    pub fn shelves(&self) -> Arc<Mutex<Shelves>> {
+        self.shelves.clone()
+    }
+
+    fn plan_faults(&mut self) {
+        let scenario = self.scenario.clone();
+        for crash in scenario.crashes {
+            let (who, back_after) = (WorkerId(crash.worker), crash.back_after);
+            self.at(seconds(crash.at), Soon::Crash { who, back_after });
+        }
+        for leave in scenario.leaves {
+            self.at(seconds(leave.at), Soon::Leave { who: WorkerId(leave.worker) });
+        }
+        for join in scenario.joins {
+            (0..join.workers).for_each(|_| self.at(seconds(join.at), Soon::Join));
+        }
+        for size in scenario.sizes {
+            self.at(seconds(size.at), Soon::Size { workers: size.workers });
+        }
+        let patience = seconds(scenario.coordinator.patience) + Duration::from_nanos(1);
+        for cut in scenario.cuts.into_iter().filter(|cut| cut.coordinator) {
+            self.at(seconds(cut.from) + patience, Soon::Beats);
+            self.at(seconds(cut.to), Soon::CutEnds { workers: cut.workers });
+        }
+    }
+
+    /// A worker's life begins.
+    fn spawn(&mut self) -> WorkerId {
+        let who = WorkerId(self.next_id);
+        self.next_id += 1;
+        self.alive.insert(who);
+        self.out.push_back(Event::Started { who });
+        if let Some(churn) = &self.scenario.churn {
+            let lives = exponential(churn.lifetime_mean, &mut self.dice(who, CHURN));
+            self.at(self.now + lives, Soon::Churn { who });
+        }
+        who
+    }
+
+    fn dice(&self, who: WorkerId, purpose: u64) -> Dice {
+        Dice::keyed(&[self.seed, u64::from(who.0), purpose])
+    }
+
+    fn at(&mut self, at: Duration, soon: Soon) {
+        self.serial += 1;
+        self.due.push(Reverse(Due { at, serial: self.serial, soon }));
+    }
+
+    /// What the sender had not yet sent when it died never arrives.
+    fn was_sent(&self, from: WorkerId, passage: Passage) -> bool {
+        self.died.get(&from).is_none_or(|died| passage.left <= *died)
+    }
+
+    fn tell(&mut self, event: Event, to: WorkerId) {
+        if self.alive.contains(&to) {
+            self.out.push_back(event);
+        }
+    }
+
+    fn ring(&mut self, messages: impl IntoIterator<Item = RingMessage>, events: Vec<Event>) {
+        for message in messages {
+            self.at(message.passage.arrives, Soon::Ring(message));
+        }
+        for event in events {
+            if let Event::Exchanged { to, .. } = &event {
+                let to = *to;
+                self.tell(event, to);
+            }
+        }
+    }
+
+    /// The coordinator's decisions go out to those they concern.
+    fn decide(&mut self, events: Vec<Event>) {
+        for event in events {
+            let to = match &event {
+                Event::ViewChanged { to, view, lost } => {
+                    self.exchanges.forget_before(view.number.saturating_sub(64));
+                    let alive = lost.iter().filter(|who| self.alive.contains(who));
+                    self.evicted.extend(alive.copied());
+                    *to
+                }
+                Event::Leased { to, .. } | Event::StopWished { to } | Event::Over { to } => *to,
+                _ => {
+                    self.out.push_back(event);
+                    continue;
+                }
+            };
+            self.at(self.wires.from_coordinator(self.now, to), Soon::FromCoordinator(event));
+        }
+    }
+
+    fn sign(&mut self, sign: Sign) {
+        let decisions = self.coordinator.on(self.now, sign);
+        self.decide(decisions);
+    }
+
+    /// A dead or evicted worker is noticed by its broken connection.
+    fn crash(&mut self, who: WorkerId) {
+        if !self.alive.remove(&who) {
+            return;
+        }
+        self.died.insert(who, self.now);
+        self.leaving.remove(&who);
+        self.out.push_back(Event::Crashed { who });
+        let noticed = self.now + seconds(self.scenario.coordinator.detection);
+        let noticed = self.wires.when_present(noticed);
+        self.at(noticed, Soon::Sign(Sign::Lost(who)));
+    }
+
+    fn staying(&self) -> usize {
+        self.alive.len() - self.leaving.len()
+    }
+
+    fn leave(&mut self, who: WorkerId) {
+        // The last one cannot leave: there would be nobody to leave anything to.
+        if self.alive.contains(&who) && self.staying() > 1 && self.leaving.insert(who) {
+            self.out.push_back(Event::LeaveWished { to: who });
+        }
+    }
+
+    fn join(&mut self) {
+        let who = self.spawn();
+        self.at(self.wires.to_coordinator(self.now, who), Soon::Sign(Sign::Hello(who)));
+    }
+
+    fn churn(&mut self, who: WorkerId, churn: &Churn) {
+        if !self.alive.contains(&who) || self.leaving.contains(&who) {
+            return;
+        }
+        let mut dice = self.dice(who, CHURN + 1);
+        if self.staying() <= churn.members_min as usize {
+            let again = exponential(churn.lifetime_mean, &mut dice);
+            return self.at(self.now + again, Soon::Churn { who });
+        }
+        let back = exponential(churn.back_after_mean, &mut dice);
+        if dice.unit() < churn.leave_chance {
+            self.leave(who);
+        } else {
+            self.crash(who);
+        }
+        self.at(self.now + back, Soon::Join);
+    }
+
+    fn happen(&mut self, soon: Soon) {
+        match soon {
+            Soon::Computed { who, ticket, computing } => {
+                if self.alive.contains(&who) {
+                    let gradient = computing.finish();
+                    self.out.push_back(Event::Computed { to: who, ticket, gradient });
+                }
+            }
+            Soon::Ring(message) => self.pass_on(message),
+            Soon::Letter { from, to, letter, passage } => {
+                if self.was_sent(from, passage) {
+                    self.tell(Event::Arrived { to, from, letter }, to);
+                }
+            }
+            Soon::Asked { by, from, shelf, ticket } => self.answer(by, from, shelf, ticket),
+            Soon::Value { from, to, ticket, value, passage } => {
+                if self.was_sent(from, passage) {
+                    self.tell(Event::Value { to, ticket, value: Some(value) }, to);
+                }
+            }
+            Soon::Nothing { to, ticket } => self.tell(Event::Value { to, ticket, value: None }, to),
+            Soon::ToCoordinator { from, word } => {
+                let decisions = self.coordinator.hear(self.now, from, word);
+                self.decide(decisions);
+            }
+            Soon::FromCoordinator(event) => {
+                let (Event::ViewChanged { to, .. }
+                | Event::Leased { to, .. }
+                | Event::StopWished { to }
+                | Event::Over { to }) = &event
+                else {
+                    unreachable!("the coordinator tells nothing else")
+                };
+                let to = *to;
+                self.tell(event, to);
+            }
+            Soon::Sign(sign) => self.sign(sign),
+            other => self.mishap(other),
+        }
+    }
+
+    fn mishap(&mut self, soon: Soon) {
+        match soon {
+            Soon::Beats => self.beats(),
+            Soon::Crash { who, back_after } => {
+                if self.alive.contains(&who) {
+                    self.crash(who);
+                    if let Some(after) = back_after {
+                        self.at(self.now + seconds(after), Soon::Join);
+                    }
+                }
+            }
+            Soon::Leave { who } => self.leave(who),
+            Soon::Join => self.join(),
+            Soon::Size { workers } => {
+                let wanted = workers as usize;
+                (self.staying()..wanted).for_each(|_| self.join());
+                let staying: Vec<_> = self.alive.difference(&self.leaving).copied().collect();
+                staying.into_iter().skip(wanted).for_each(|who| self.leave(who));
+            }
+            Soon::CutEnds { workers } => {
+                // Whom the coordinator gave up learns so now, and comes back under a new id.
+                for who in workers.into_iter().map(WorkerId) {
+                    if self.evicted.contains(&who) && self.alive.contains(&who) {
+                        self.crash(who);
+                        self.join();
+                    }
+                }
+            }
+            Soon::Churn { who } => {
+                if let Some(churn) = self.scenario.churn.clone() {
+                    self.churn(who, &churn);
+                }
+            }
+            _ => unreachable!("only mishaps come here"),
+        }
+    }
+
+    fn pass_on(&mut self, message: RingMessage) {
+        let arrives = match message.to {
+            Some(_) => self.was_sent(message.from, message.passage),
+            None => {
+                let members = self.exchanges.members(message.name);
+                members.iter().all(|member| !self.died.contains_key(member))
+            }
+        };
+        if arrives {
+            let (next, events) = self.exchanges.arrive(self.now, &mut self.wires, message);
+            self.ring(next, events);
+        }
+    }
+
+    /// A read is answered by the peer's shelf; its task sleeps on.
+    fn answer(&mut self, by: WorkerId, from: WorkerId, shelf: Shelf, ticket: Ticket) {
+        if self.died.contains_key(&from) {
+            return;
+        }
+        let value = if self.alive.contains(&from) {
+            self.shelves.lock().expect("nobody panics here").get(&(from, shelf)).cloned()
+        } else {
+            None
+        };
+        match value {
+            Some(value) => {
+                let bytes = match shelf {
+                    Shelf::Replica => {
+                        4 * value.params.len() as u64 + paceline_runtime::cluster::HEADER_BYTES
+                    }
+                    _ => Letter::Handover { center: value.clone() }.bytes(),
+                };
+                let passage = self.wires.send(self.now, from, by, bytes);
+                self.at(passage.arrives, Soon::Value { from, to: by, ticket, value, passage });
+            }
+            None => {
+                let arrives = self.wires.signal(self.now, from, by);
+                self.at(arrives, Soon::Nothing { to: by, ticket });
+            }
+        }
+    }
+
+    /// Heartbeats matter only where somebody is cut off, so only there they are looked at.
+    fn beats(&mut self) {
+        let present = self.wires.when_present(self.now);
+        if present > self.now {
+            // Back from being away, the coordinator lets everyone show that they live first.
+            let patience = seconds(self.scenario.coordinator.patience);
+            return self.at(present + patience, Soon::Beats);
+        }
+        let heard: Vec<WorkerId> = self
+            .alive
+            .iter()
+            .filter(|who| self.wires.reaches_coordinator(**who, self.now))
+            .copied()
+            .collect();
+        heard.into_iter().for_each(|who| self.sign(Sign::Beat(who)));
+        self.sign(Sign::Tick);
+    }
+
+    fn compute(&mut self, who: WorkerId, ticket: Ticket, params: Arc<Vec<f32>>, spans: Spans, updates: u32) {
+        let cost = self.speed.cost(who, self.now, spans.len(), updates, params.len());
+        let computing = self.pool.start(params, spans);
+        self.at(self.now + cost, Soon::Computed { who, ticket, computing });
+    }
+}
+
+fn exponential(mean: f64, dice: &mut Dice) -> Duration {
+    seconds((-mean * (1.0 - dice.unit()).ln()).min(1e6))
+}
+
+impl Cluster for SimCluster {
+    fn now(&self) -> Duration {
+        self.now
+    }
+
+    fn submit(&mut self, by: WorkerId, action: Action) {
+        match action {
+            Action::Compute { ticket, params, spans, updates } => {
+                self.compute(by, ticket, params, spans, updates);
+            }
+            Action::Exchange { ticket, view, number, entry } => {
+                let (messages, events) = self.exchanges.enter(
+                    self.now,
+                    &mut self.wires,
+                    by,
+                    (view, number),
+                    (ticket, entry),
+                );
+                self.ring(messages, events);
+            }
+            Action::Send { to, letter } => {
+                let bytes = letter.bytes();
+                let passage = self.wires.send(self.now, by, to, bytes);
+                self.at(passage.arrives, Soon::Letter { from: by, to, letter, passage });
+            }
+            Action::Publish { shelf, value } => {
+                self.shelves.lock().expect("nobody panics here").insert((by, shelf), value);
+            }
+            Action::Read { ticket, from, shelf } => {
+                let asked = self.wires.signal(self.now, by, from);
+                self.at(asked, Soon::Asked { by, from, shelf, ticket });
+            }
+            Action::Tell(word) => {
+                if word == Word::Gone {
+                    self.alive.remove(&by);
+                    self.leaving.remove(&by);
+                }
+                let arrives = self.wires.to_coordinator(self.now, by);
+                self.at(arrives, Soon::ToCoordinator { from: by, word });
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.out.pop_front() {
+                return Some(event);
+            }
+            let Reverse(due) = self.due.pop()?;
+            self.now = due.at;
+            self.happen(due.soon);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.coordinator.is_over()
+    }
+}

@@ -1,0 +1,174 @@
+//! Exchanges of all members as rings of messages, or in closed form.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_runtime::WorkerId;
+use paceline_runtime::cluster::{Entry, Event, Outcome, Steps, Ticket, View, exchange};
+
+use crate::network::{Passage, Wires};
+use crate::scenario::Sums;
+
+/// Names an exchange: the view's number, and which of the view's exchanges it is.
+pub type Name = (u64, u64);
+
+/// A message of a ring, or the whole of one in closed form.
+#[derive(Clone, Copy, Debug)]
+pub struct RingMessage {
+    pub name: Name,
+    pub from: WorkerId,
+    /// The receiver's rank; `None`: everybody has everything.
+    pub to: Option<u32>,
+    pub passage: Passage,
+}
+
+pub struct Exchanges {
+    seed: u64,
+    sums: Sums,
+    open: HashMap<Name, Ring>,
+}
+
+struct Ring {
+    view: Arc<View>,
+    entries: Vec<Option<Entry>>,
+    members: Vec<Member>,
+    entered: usize,
+    outcome: Option<Outcome>,
+    ended: usize,
+}
+
+#[derive(Clone, Default)]
+struct Member {
+    ticket: Option<Ticket>,
+    steps: Option<Steps>,
+    sent: u32,
+    received: u32,
+    ended: bool,
+}
+
+impl Exchanges {
+    pub fn new(seed: u64, sums: Sums) -> Exchanges {
+        Exchanges { seed, sums, open: HashMap::new() }
+    }
+
+    /// A member enters; gives the messages that leave, and who has everything.
+    pub fn enter(
+        &mut self,
+        now: Duration,
+        wires: &mut Wires,
+        who: WorkerId,
+        (view, number): (Arc<View>, u64),
+        (ticket, entry): (Ticket, Entry),
+    ) -> (Vec<RingMessage>, Vec<Event>) {
+        let name = (view.number, number);
+        let n = view.members.len();
+        let rank = view.rank(who).expect("members enter the exchanges of their view");
+        let ring = self.open.entry(name).or_insert_with(|| Ring::new(view));
+        let member = &mut ring.members[rank];
+        (member.ticket, member.steps) = (Some(ticket), Some(entry.steps(n)));
+        ring.entries[rank] = Some(entry);
+        ring.entered += 1;
+        let messages = match self.sums {
+            Sums::Messages => ring.send_on(now, wires, name, rank).into_iter().collect(),
+            Sums::ClosedForm if n > 1 && ring.entered == n => {
+                let members = &ring.view.members;
+                let steps = ring.members.iter().filter_map(|m| m.steps);
+                let steps = steps.max_by_key(|steps| steps.bytes).expect("all have entered");
+                let end = now + wires.ring(members, steps.count, steps.bytes);
+                let arrives = wires.after_all_cuts(members, end);
+                let passage = Passage { left: end, arrives };
+                vec![RingMessage { name, from: who, to: None, passage }]
+            }
+            Sums::ClosedForm => vec![],
+        };
+        let events = if n == 1 { self.end(name, rank) } else { None };
+        (messages, events.into_iter().collect())
+    }
+
+    /// A message arrives; gives what it sets off.
+    pub fn arrive(
+        &mut self,
+        now: Duration,
+        wires: &mut Wires,
+        message: RingMessage,
+    ) -> (Option<RingMessage>, Vec<Event>) {
+        let name = message.name;
+        let Some(ring) = self.open.get_mut(&name) else { return (None, vec![]) };
+        let Some(rank) = message.to.map(|rank| rank as usize) else {
+            let all = 0..ring.members.len();
+            return (None, all.filter_map(|rank| self.end(name, rank)).collect());
+        };
+        ring.members[rank].received += 1;
+        let next = ring.send_on(now, wires, name, rank);
+        let member = &ring.members[rank];
+        let complete = member.steps.is_some_and(|steps| member.received == steps.count);
+        let ended = if complete { self.end(name, rank) } else { None };
+        (next, ended.into_iter().collect())
+    }
+
+    /// The members of an exchange in closed form, for checking that all live.
+    pub fn members(&self, name: Name) -> &[WorkerId] {
+        self.open.get(&name).map_or(&[], |ring| &ring.view.members)
+    }
+
+    /// Exchanges of views before this one can no longer end.
+    pub fn forget_before(&mut self, view: u64) {
+        self.open.retain(|(number, _), _| *number >= view);
+    }
+
+    fn end(&mut self, name: Name, rank: usize) -> Option<Event> {
+        let seed = self.seed;
+        let ring = self.open.get_mut(&name)?;
+        if ring.outcome.is_none() {
+            let entries = ring.entries.iter_mut();
+            let entries = entries.map(|entry| entry.take().expect("a ring ends after all entered"));
+            ring.outcome = Some(exchange(seed, name.0, name.1, entries.collect()));
+        }
+        let outcome = ring.outcome.clone().expect("it was just made");
+        let member = &mut ring.members[rank];
+        assert!(!member.ended, "an exchange ends once for each member");
+        member.ended = true;
+        let ticket = member.ticket.expect("who ends has entered");
+        let to = ring.view.members[rank];
+        ring.ended += 1;
+        if ring.ended == ring.members.len() {
+            self.open.remove(&name);
+        }
+        Some(Event::Exchanged { to, ticket, outcome })
+    }
+}
+
+impl Ring {
+    fn new(view: Arc<View>) -> Ring {
+        let n = view.members.len();
+        Ring {
+            view,
+            entries: vec![None; n],
+            members: vec![Member::default(); n],
+            entered: 0,
+            outcome: None,
+            ended: 0,
+        }
+    }
+
+    /// A member sends step s to the next one once it has entered and has received step s - 1.
+    fn send_on(
+        &mut self,
+        now: Duration,
+        wires: &mut Wires,
+        name: Name,
+        rank: usize,
+    ) -> Option<RingMessage> {
+        let n = self.members.len();
+        let member = &mut self.members[rank];
+        let steps = member.steps?;
+        if member.sent == steps.count || member.sent > member.received {
+            return None;
+        }
+        member.sent += 1;
+        let (from, next) = (self.view.members[rank], (rank + 1) % n);
+        let passage = wires.send(now, from, self.view.members[next], steps.bytes);
+        Some(RingMessage { name, from, to: Some(next as u32), passage })
+    }
+}

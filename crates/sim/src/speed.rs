@@ -1,0 +1,91 @@
+//! How long a worker takes, as a function of (seed, worker, time): compared strategies meet the same cluster.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use paceline_learn::Dice;
+use paceline_runtime::WorkerId;
+
+use crate::scenario::{Disturbance, Pace, seconds};
+
+pub struct Speed {
+    seed: u64,
+    pace: Pace,
+    workers: u32,
+    disturbed: HashMap<WorkerId, Disturbed>,
+}
+
+/// How far a worker's chain of disturbances has been followed.
+#[derive(Clone, Copy, Default)]
+struct Disturbed {
+    next: u64,
+    until: u64,
+    factor: f64,
+}
+
+const JITTER: u64 = 11;
+const DISTURBANCE: u64 = 12;
+const STRAGGLER: u64 = 13;
+
+impl Speed {
+    pub fn new(seed: u64, pace: Pace, workers: u32) -> Speed {
+        Speed { seed, pace, workers, disturbed: HashMap::new() }
+    }
+
+    /// What a gradient costs that starts now; a change of pace counts from the next gradient on.
+    pub fn cost(
+        &mut self,
+        who: WorkerId,
+        now: Duration,
+        samples: u64,
+        updates: u32,
+        params: usize,
+    ) -> Duration {
+        let pace = &self.pace;
+        let computing = pace.seconds_per_gradient + samples as f64 * pace.seconds_per_sample;
+        let updating = f64::from(updates) * params as f64 * pace.seconds_per_param;
+        seconds((computing + updating) * self.factor(who, now))
+    }
+
+    fn factor(&mut self, who: WorkerId, now: Duration) -> f64 {
+        let pace = &self.pace;
+        let mut factor = pace.relative[who.0 as usize % pace.relative.len()];
+        let at = now.as_secs_f64();
+        if pace.jitter > 0.0 {
+            let slot = (at / pace.jitter_every) as u64;
+            let mut dice = Dice::keyed(&[self.seed, u64::from(who.0), slot, JITTER]);
+            factor *= 1.0 + pace.jitter * dice.unit();
+        }
+        let traced = pace.traces.iter().filter(|t| t.worker == who.0 && t.at <= at);
+        if let Some(trace) = traced.max_by(|a, b| a.at.total_cmp(&b.at)) {
+            factor *= trace.factor;
+        }
+        if let Some(straggler) = &pace.straggler {
+            let slot = (at / straggler.every) as u64;
+            let mut dice = Dice::keyed(&[self.seed, slot, STRAGGLER]);
+            if dice.below(u64::from(self.workers)) == u64::from(who.0 % self.workers) {
+                factor *= straggler.factor;
+            }
+        }
+        if let Some(disturbance) = self.pace.disturbance.clone() {
+            factor *= self.disturbance(who, at, &disturbance);
+        }
+        factor
+    }
+
+    fn disturbance(&mut self, who: WorkerId, at: f64, disturbance: &Disturbance) -> f64 {
+        let interval = (at / disturbance.every) as u64;
+        let state = self.disturbed.entry(who).or_default();
+        while state.next <= interval {
+            let mut dice = Dice::keyed(&[self.seed, u64::from(who.0), state.next, DISTURBANCE]);
+            if state.until <= state.next && dice.unit() < disturbance.chance {
+                let (least, most) = disturbance.lasts;
+                let lasts = u64::from(least) + dice.below(u64::from(most - least) + 1);
+                state.until = state.next + lasts;
+                state.factor = dice.between(disturbance.factor.0, disturbance.factor.1);
+            }
+            state.next += 1;
+        }
+        if interval < state.until { state.factor } else { 1.0 }
+    }
+}

@@ -1,0 +1,37 @@
+//! Synchronous SGD: everyone steps along the gradient over everybody's samples.
+//!
+//! With even shares this is the baseline of all five papers. With shares that follow speed it is
+//! DBS (Ye et al. 2020, arXiv 2007.11831): slow workers get fewer samples, so that all end at the same
+//! time, and the total batch, and with it the learning, stays the same. With a learning rate that
+//! follows the members smoothly it is Dynamic SGD (Lin et al. 2019, arXiv 1904.12043), with
+//! a quantising codec QSGD (Alistarh et al. 2017).
+
+use paceline_runtime::{Manner, Result, Share, Strategy, Worker};
+use serde::{Deserialize, Serialize};
+
+use crate::epoch;
+use crate::parts::Batches;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AllReduce {
+    pub batches: Batches,
+}
+
+impl Strategy for AllReduce {
+    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+        let shares = self.batches.by_rank(&worker.view.members);
+        let mine = worker.gradient(Share::ByRank(shares)).await;
+        let total = worker.sum(mine).await?;
+        worker.descend(&total);
+        self.batches.follow(worker.efforts(&total.sum), epoch(worker));
+        Ok(())
+    }
+
+    fn manner(&self) -> Manner {
+        Manner::Together
+    }
+
+    fn nominal_batch(&self, members: usize) -> f64 {
+        self.batches.nominal(members) as f64
+    }
+}

@@ -1,0 +1,78 @@
+//! ABS-SGD: while the last sum is under way everyone computes on, so nobody idles, and every gradient
+//! is applied exactly one step late.
+//!
+//! Zhou, Chen and Wu 2023 (arXiv 2308.15164). With open shares a batch has no preset size: it grows
+//! until the sum has ended. With even shares this is Pipe-SGD (Li et al. 2018).
+
+use paceline_runtime::{Manner, Result, Share, Strategy, Worker};
+use serde::{Deserialize, Serialize};
+
+use crate::epoch;
+use crate::parts::{Batches, Shares};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Delayed {
+    pub batches: Batches,
+    /// By how many samples an open batch grows at a time.
+    pub batch_growth: u64,
+    /// A slow average of what open batches came to, in total; 0 before the first.
+    pub batch_usual: f64,
+}
+
+impl Strategy for Delayed {
+    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+        let mut mine = worker.gradient(self.base(worker)).await;
+        while self.batches.shares == Shares::Open && worker.is_summing() {
+            let Some(more) = worker.gradient(Share::Lane(self.batch_growth)).await else { break };
+            match &mut mine {
+                Some(mine) => mine.add(more),
+                None => mine = Some(more),
+            }
+        }
+        if let Some(total) = worker.finish_sum().await? {
+            worker.descend(&total);
+            self.batches.follow(worker.efforts(&total.sum), epoch(worker));
+            self.remember(total.sum.gradient.samples as f64);
+        }
+        if !worker.is_done() {
+            worker.start_sum(mine);
+        }
+        Ok(())
+    }
+
+    async fn finish(&mut self, worker: &mut Worker) -> Result<()> {
+        if let Some(total) = worker.finish_sum().await? {
+            worker.descend(&total);
+        }
+        Ok(())
+    }
+
+    fn manner(&self) -> Manner {
+        Manner::Together
+    }
+
+    /// Open batches have no nominal size: the learning rate may follow what they usually come to.
+    fn nominal_batch(&self, members: usize) -> f64 {
+        match self.batches.shares {
+            Shares::Open if self.batch_usual > 0.0 => self.batch_usual,
+            _ => self.batches.nominal(members) as f64,
+        }
+    }
+}
+
+/// The weight of the newest batch in what is usual.
+const NEWEST: f64 = 0.1;
+
+impl Delayed {
+    fn remember(&mut self, samples: f64) {
+        let usual = if self.batch_usual > 0.0 { self.batch_usual } else { samples };
+        self.batch_usual = usual + NEWEST * (samples - usual);
+    }
+
+    fn base(&self, worker: &Worker) -> Share {
+        match self.batches.shares {
+            Shares::Open => Share::Lane(self.batches.batch),
+            _ => Share::ByRank(self.batches.by_rank(&worker.view.members)),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Gossip: after every local step a worker averages with one random peer, and nobody waits for all.
+//!
+//! Jin, Yuan, Iandola and Keutzer 2016 (arXiv 1611.04581). Momentum stays local. Pull reads the peer's
+//! last published replica, one-sided; push sends one's own to the peer, who takes it in when it next looks.
+
+use std::sync::Arc;
+
+use paceline_learn::Vector;
+use paceline_learn::vector::{add, blend, scale};
+use paceline_runtime::cluster::Letter;
+use paceline_runtime::{Manner, Result, Share, Strategy, Worker};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Gossip {
+    pub batch: u64,
+    /// Local steps between averages.
+    pub period: u64,
+    pub direction: Direction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    Pull,
+    Push,
+}
+
+impl Strategy for Gossip {
+    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+        for _ in 0..self.period {
+            let share = Share::Leased { samples: self.batch, ahead: true };
+            let Some(mine) = worker.gradient(share).await else { return Ok(()) };
+            worker.descend_alone(&mine);
+        }
+        worker.publish();
+        match self.direction {
+            Direction::Pull => pull(worker).await,
+            Direction::Push => push(worker),
+        }
+    }
+
+    fn manner(&self) -> Manner {
+        Manner::Apart
+    }
+
+    fn nominal_batch(&self, members: usize) -> f64 {
+        (self.batch * members as u64) as f64
+    }
+}
+
+/// x <- (x + peer's x) / 2. Who draws itself keeps what it has.
+async fn pull(worker: &mut Worker) -> Result<()> {
+    let peer = worker.random_member();
+    if peer != worker.id {
+        let theirs = worker.read(peer).await?;
+        blend(worker.params_mut(), &theirs, 0.5);
+    }
+    Ok(())
+}
+
+/// x <- (s x + sum of what came) / (s + how many came). Who draws itself counts double.
+fn push(worker: &mut Worker) -> Result<()> {
+    let peer = worker.random_member();
+    if peer != worker.id {
+        let (params, done) = (worker.params().clone(), Arc::default());
+        worker.send(peer, Letter::Params { params, version: 0, done });
+    }
+    let own = if peer == worker.id { 2.0 } else { 1.0 };
+    let came = worker.received();
+    if !came.is_empty() {
+        let params: &mut Vector = worker.params_mut();
+        scale(params, own);
+        came.iter().for_each(|theirs| add(params, theirs));
+        scale(params, 1.0 / (own + came.len() as f32));
+    }
+    Ok(())
+}

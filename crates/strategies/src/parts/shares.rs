@@ -1,0 +1,331 @@
+//! Shares: how the total batch is divided among members of different speed (Ye et al. 2020, DBS).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Whole shares near the ideal ones: they sum to `total`, nobody gets less than one, and a tie goes
+/// to the lower rank.
+///
+/// Everyone gets the whole part of the ideal, and what is left goes to those who lack most. If the
+/// minimum for the very slow makes it too much, those give who lack least.
+pub fn largest_remainder(ideal: &[f64], total: u64) -> Vec<u64> {
+    assert!(!ideal.is_empty(), "shares are for somebody");
+    assert!(total >= ideal.len() as u64, "a batch holds at least one sample per member");
+    assert!(ideal.iter().all(|x| x.is_finite() && *x >= 0.0), "ideal shares are finite counts");
+    let mut shares: Vec<u64> = ideal.iter().map(|x| (*x as u64).clamp(1, total)).collect();
+    let lack = |rank: usize| ideal[rank] - shares[rank] as f64;
+    let mut by_lack: Vec<usize> = (0..ideal.len()).collect();
+    by_lack.sort_by(|a, b| lack(*b).total_cmp(&lack(*a)));
+
+    let mut sum: u64 = shares.iter().sum();
+    for rank in by_lack.iter().cycle() {
+        if sum >= total {
+            break;
+        }
+        shares[*rank] += 1;
+        sum += 1;
+    }
+    for rank in by_lack.iter().rev().cycle() {
+        if sum <= total {
+            break;
+        }
+        let given = u64::from(shares[*rank] > 1);
+        shares[*rank] -= given;
+        sum -= given;
+    }
+    shares
+}
+
+/// What is known of the workers' speeds, in samples per second of pure compute.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Speeds {
+    /// By worker id: ranks change with the view.
+    #[serde(default, with = "as_pairs")]
+    pub by_worker: BTreeMap<u32, f64>,
+    /// Weight of the newest measurement; 1 is no memory, as in DBS.
+    pub smoothing: f64,
+}
+
+impl Speeds {
+    pub fn new(smoothing: f64) -> Speeds {
+        assert!(smoothing > 0.0 && smoothing <= 1.0, "a smoothing is above 0 and at most 1");
+        Speeds { by_worker: BTreeMap::new(), smoothing }
+    }
+
+    /// Takes note of `seconds` that `worker` computed, waiting not counted: time spent waiting
+    /// would make all workers look alike. What says nothing about speed is ignored.
+    pub fn measure(&mut self, worker: u32, samples: u64, seconds: f64) {
+        let speed = samples as f64 / seconds;
+        if samples == 0 || seconds <= 0.0 || !seconds.is_finite() || !speed.is_finite() {
+            return;
+        }
+        let known = self.by_worker.entry(worker).or_insert(speed);
+        *known = self.smoothing * speed + (1.0 - self.smoothing) * *known;
+    }
+
+    /// Shares in proportion to speed. A member not yet measured counts with the mean speed of the
+    /// others; if nobody is measured, shares are even.
+    pub fn shares(&self, members: &[u32], batch_total: u64) -> Vec<u64> {
+        largest_remainder(&self.ideal(members, batch_total), batch_total)
+    }
+
+    fn ideal(&self, members: &[u32], batch_total: u64) -> Vec<f64> {
+        let known = members.iter().filter_map(|worker| self.by_worker.get(worker));
+        let (count, sum) = known.fold((0, 0.0), |(count, sum), speed| (count + 1, sum + speed));
+        let mean = if count == 0 { 1.0 } else { sum / f64::from(count) };
+        let speed = |worker| self.by_worker.get(worker).copied().unwrap_or(mean);
+        let speed_total: f64 = members.iter().map(speed).sum();
+        members.iter().map(|worker| batch_total as f64 * speed(worker) / speed_total).collect()
+    }
+}
+
+/// Formats whose keys are text give numbers back as text, which serde does not read inside a tagged
+/// enum; pairs pass everywhere.
+mod as_pairs {
+    use super::{BTreeMap, Deserialize};
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(map: &BTreeMap<u32, f64>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, f64>, D::Error> {
+        Ok(Vec::<(u32, f64)>::deserialize(from)?.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MEMBERS: [u32; 4] = [0, 1, 2, 3];
+    const BATCH: u64 = 512;
+
+    /// The times that shares take: overhead + seconds per sample x share.
+    fn times(shares: &[u64], overhead: f64, paces: [f64; 4]) -> Vec<f64> {
+        shares.iter().zip(paces).map(|(share, pace)| overhead + pace * *share as f64).collect()
+    }
+
+    fn measure_all(speeds: &mut Speeds, shares: &[u64], times: &[f64]) {
+        for worker in MEMBERS {
+            let rank = worker as usize;
+            speeds.measure(worker, shares[rank], times[rank]);
+        }
+    }
+
+    fn imbalance(times: &[f64]) -> f64 {
+        let max = times.iter().copied().fold(f64::MIN, f64::max);
+        max / times.iter().copied().fold(f64::MAX, f64::min)
+    }
+
+    /// max / min time epoch by epoch, from even shares on.
+    fn imbalances(epochs: usize, overhead: f64) -> Vec<f64> {
+        let mut speeds = Speeds::new(1.0);
+        (0..epochs)
+            .map(|_| {
+                let shares = speeds.shares(&MEMBERS, BATCH);
+                let times = times(&shares, overhead, [3.0, 1.0, 1.0, 1.0]);
+                measure_all(&mut speeds, &shares, &times);
+                imbalance(&times)
+            })
+            .collect()
+    }
+
+    /// Ye et al. 2020, appendix A.
+    #[test]
+    fn rounding_is_that_of_the_paper() {
+        assert_eq!(largest_remainder(&[13.7, 16.5, 19.6, 14.2], 64), [14, 16, 20, 14]);
+    }
+
+    #[test]
+    fn ties_go_to_the_lower_rank_and_nobody_gets_nothing() {
+        let table: [(&[f64], u64, &[u64]); 7] = [
+            (&[2.5, 2.5, 3.0], 8, &[3, 2, 3]),
+            (&[10.0 / 3.0, 10.0 / 3.0, 10.0 / 3.0], 10, &[4, 3, 3]),
+            (&[0.0, 0.0, 8.0], 8, &[1, 1, 6]),
+            (&[0.1, 4.0, 3.9], 8, &[1, 4, 3]),
+            (&[0.5, 3.5, 4.0], 8, &[1, 3, 4]),
+            (&[0.2, 0.2, 0.6], 3, &[1, 1, 1]),
+            (&[7.0], 7, &[7]),
+        ];
+        for (ideal, total, shares) in table {
+            assert_eq!(largest_remainder(ideal, total), shares, "{ideal:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "at least one sample per member")]
+    fn a_batch_smaller_than_the_view_is_a_bug() {
+        largest_remainder(&[1.0, 1.0, 1.0], 2);
+    }
+
+    proptest! {
+        /// Ye et al. 2020, appendix A, and our choice of rounding: the batch stays whole.
+        #[test]
+        fn shares_sum_to_the_batch_and_move_with_their_owners(
+            weights in prop::collection::vec(0.001f64..1000.0, 1..20),
+            spare in 0u64..2000,
+            turn in 0usize..20,
+        ) {
+            let total = weights.len() as u64 + spare;
+            let sum: f64 = weights.iter().sum();
+            let ideal: Vec<f64> = weights.iter().map(|x| x / sum * total as f64).collect();
+            let shares = largest_remainder(&ideal, total);
+            prop_assert_eq!(shares.iter().sum::<u64>(), total);
+            prop_assert!(shares.iter().all(|share| *share >= 1));
+            if ideal.iter().all(|x| *x >= 1.0) {
+                prop_assert!(ideal.iter().zip(&shares).all(|(x, s)| (x - *s as f64).abs() < 1.0));
+            }
+
+            // Random weights have no ties, so whoever sits elsewhere gets the same.
+            let turn = turn % ideal.len();
+            let (mut turned, mut expected) = (ideal.clone(), shares.clone());
+            turned.rotate_left(turn);
+            expected.rotate_left(turn);
+            prop_assert_eq!(largest_remainder(&turned, total), expected);
+        }
+    }
+
+    /// Derived from Ye et al. 2020: equal times keep equal shares, forever.
+    #[test]
+    fn equal_workers_keep_equal_shares() {
+        let mut speeds = Speeds::new(1.0);
+        for _ in 0..1000 {
+            let shares = speeds.shares(&MEMBERS, BATCH);
+            assert_eq!(shares, [128; 4]);
+            measure_all(&mut speeds, &shares, &times(&shares, 0.0, [0.007; 4]));
+        }
+    }
+
+    /// Derived from Ye et al. 2020: when time is proportional to the share, one update is optimal.
+    #[test]
+    fn one_measurement_finds_the_optimum() {
+        let mut speeds = Speeds::new(1.0);
+
+        measure_all(&mut speeds, &[128; 4], &times(&[128; 4], 0.0, [3.0, 1.0, 1.0, 1.0]));
+
+        let ideal = speeds.ideal(&MEMBERS, BATCH);
+        let optimum = [51.2, 153.6, 153.6, 153.6];
+        assert!(ideal.iter().zip(optimum).all(|(x, y)| (x - y).abs() < 1e-9), "{ideal:?}");
+        assert_eq!(speeds.shares(&MEMBERS, BATCH), [51, 154, 154, 153]);
+    }
+
+    /// A fixed cost per step still leads to equal times, but geometrically (derived; seconds per
+    /// sample 3:1:1:1, whole samples move the ratio by up to 0.02).
+    #[test]
+    fn overhead_makes_the_approach_geometric() {
+        let table: [(f64, &[f64]); 2] =
+            [(100.0, &[2.12, 1.25, 1.08, 1.03, 1.01]), (600.0, &[1.35, 1.23, 1.16, 1.11])];
+        for (overhead, expected) in table {
+            let ratios = imbalances(expected.len(), overhead);
+            let near = ratios.iter().zip(expected).all(|(x, y)| (x - y).abs() < 0.02);
+            assert!(near, "{overhead}: {ratios:?}");
+        }
+        // Whole samples stop it a sample short of the optimum.
+        assert!(imbalances(40, 600.0)[39] < 1.02);
+    }
+
+    /// Derived from Ye et al. 2020: a change of everybody's speed by one factor, such as a lower
+    /// clock, changes no share.
+    #[test]
+    fn a_common_factor_changes_nothing() {
+        let (mut speeds, mut slower) = (Speeds::new(1.0), Speeds::new(1.0));
+        let times = times(&[128; 4], 50.0, [3.0, 1.0, 2.0, 1.5]);
+
+        measure_all(&mut speeds, &[128; 4], &times);
+        measure_all(&mut slower, &[128; 4], &times.iter().map(|t| t * 7.3).collect::<Vec<_>>());
+
+        assert_eq!(speeds.shares(&MEMBERS, BATCH), slower.shares(&MEMBERS, BATCH));
+    }
+
+    /// Ye et al. 2020, disturbance test: one epoch of imbalance after it begins and one after it
+    /// ends.
+    #[test]
+    fn a_disturbance_is_felt_for_one_epoch() {
+        let mut speeds = Speeds::new(1.0);
+        let slow_epochs = 3..7;
+
+        let ratios: Vec<f64> = (0..10)
+            .map(|epoch| {
+                let pace = if slow_epochs.contains(&epoch) { 4.0 } else { 1.0 };
+                let shares = speeds.shares(&MEMBERS, BATCH);
+                let times = times(&shares, 0.0, [1.0, 1.0, pace, 1.0]);
+                measure_all(&mut speeds, &shares, &times);
+                imbalance(&times)
+            })
+            .collect();
+
+        for (epoch, ratio) in ratios.iter().enumerate() {
+            let uneven = epoch == 3 || epoch == 7;
+            assert_eq!(*ratio > 1.05, uneven, "epoch {epoch}: {ratio}");
+        }
+        assert_eq!(ratios[3], 4.0);
+    }
+
+    /// No communication: the even split takes max(a) sum(1/a) / n times as long (derived).
+    #[test]
+    fn the_gain_over_even_shares_is_the_formula() {
+        for paces in [[3.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 1.0], [1.0, 1.0, 2.0, 4.0]] {
+            let (even, mut speeds) = (times(&[128; 4], 0.0, paces), Speeds::new(1.0));
+            measure_all(&mut speeds, &[128; 4], &even);
+            let balanced = times(&speeds.shares(&MEMBERS, BATCH), 0.0, paces);
+
+            let slowest = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
+            let formula = slowest(&paces) * paces.iter().map(|a| 1.0 / a).sum::<f64>() / 4.0;
+            let gain = slowest(&even) / slowest(&balanced);
+            assert!((gain / formula - 1.0).abs() < 0.02, "{paces:?}: {gain} {formula}");
+        }
+    }
+
+    #[test]
+    fn a_newcomer_starts_with_the_mean_speed_and_the_absent_do_not_count() {
+        let mut speeds = Speeds::new(1.0);
+        speeds.measure(3, 100, 1.0);
+        speeds.measure(8, 300, 1.0);
+        speeds.measure(9, 1_000_000, 1.0);
+
+        assert_eq!(speeds.shares(&[3, 8, 12], 60), [10, 30, 20]);
+        assert_eq!(speeds.shares(&[12, 8, 3], 60), [20, 30, 10]);
+        assert_eq!(speeds.shares(&[20, 21], 60), [30, 30]);
+    }
+
+    #[test]
+    fn smoothing_weighs_the_newest_measurement() {
+        let mut speeds = Speeds::new(0.25);
+        speeds.measure(0, 100, 1.0);
+        speeds.measure(0, 200, 1.0);
+        assert_eq!(speeds.by_worker[&0], 125.0);
+    }
+
+    #[test]
+    fn what_says_nothing_about_speed_is_ignored() {
+        let mut speeds = Speeds::new(1.0);
+        for (samples, seconds) in
+            [(0, 1.0), (5, 0.0), (5, -1.0), (5, f64::NAN), (5, f64::INFINITY), (5, 5e-324)]
+        {
+            speeds.measure(0, samples, seconds);
+        }
+        assert_eq!(speeds, Speeds::new(1.0));
+    }
+
+    #[test]
+    fn a_checkpoint_keeps_speeds_even_inside_a_tagged_enum() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind", rename_all = "snake_case")]
+        enum Memory {
+            BySpeed(Speeds),
+        }
+        let mut speeds = Speeds::new(0.5);
+        speeds.measure(7, 10, 3.0);
+        let memory = Memory::BySpeed(speeds);
+
+        let saved = serde_json::to_string(&memory).unwrap();
+
+        assert_eq!(serde_json::from_str::<Memory>(&saved).unwrap(), memory);
+        let named = r#"{"kind": "by_speed", "smoothing": 1.0}"#;
+        let fresh = Memory::BySpeed(Speeds::new(1.0));
+        assert_eq!(serde_json::from_str::<Memory>(named).unwrap(), fresh);
+    }
+}

@@ -1,0 +1,94 @@
+//! Periodic averaging: everyone learns alone for a while, then all replicas become their mean.
+//!
+//! With a constant period this is CPSGD (local SGD). ADPSGD (Jiang and Agrawal 2020, arXiv
+//! 2007.06134) adapts the period so that the replicas' variance stays in proportion to the learning
+//! rate: often while it is large, rarely when it is small. An outer step makes it SlowMo or DiLoCo.
+
+use std::sync::Arc;
+
+use paceline_learn::vector::distance_squared;
+use paceline_runtime::{Manner, Result, Share, Strategy, Worker};
+use serde::{Deserialize, Serialize};
+
+use crate::epoch;
+use crate::parts::{Batches, Clock, Outer, OuterStep, Period};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PeriodicAverage {
+    pub batches: Batches,
+    pub period: Period,
+    pub outer: OuterStep,
+}
+
+impl Strategy for PeriodicAverage {
+    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+        let steps = self.period.steps(&clock_of_decay(worker));
+        let samples = self.learn_alone(worker, steps).await;
+
+        let nominal = self.nominal_batch(worker.view.members.len()) * steps as f64;
+        let weight = samples as f64 * worker.view.members.len() as f64 / nominal;
+        let average = worker.average(weight).await?;
+        if self.period.reads_variance() {
+            let drift = distance_squared(worker.params(), &average.mean);
+            let variance = worker.mean_of(drift).await?;
+            self.period.follow(&clock(worker), variance);
+            worker.note("variance", variance);
+        }
+        worker.note("period", steps as f64);
+        self.batches.follow(worker.efforts(&average.sum), epoch(worker));
+        // Without an outer step the mean stays one vector that all members share.
+        let next = match self.outer.outer {
+            Outer::None => average.mean,
+            _ => Arc::new(self.outer.step(
+                worker.anchor(),
+                (*average.mean).clone(),
+                worker.rate(),
+            )),
+        };
+        worker.set_params(next);
+        Ok(())
+    }
+
+    fn manner(&self) -> Manner {
+        Manner::Together
+    }
+
+    fn nominal_batch(&self, members: usize) -> f64 {
+        self.batches.nominal(members) as f64
+    }
+}
+
+impl PeriodicAverage {
+    /// So many local steps, or until the job's samples are dealt; gives how many samples these took.
+    async fn learn_alone(&self, worker: &mut Worker, steps: u64) -> u64 {
+        let mut samples = 0;
+        for _ in 0..steps {
+            if !worker.has_free_samples() {
+                break;
+            }
+            let shares = self.batches.by_rank(&worker.view.members);
+            if let Some(mine) = worker.gradient(Share::ByRank(shares)).await {
+                samples += mine.gradient.samples;
+                worker.descend_alone(&mine);
+            }
+        }
+        samples
+    }
+}
+
+fn clock(worker: &Worker) -> Clock {
+    Clock {
+        samples: worker.samples_seen(),
+        samples_total: worker.plan.samples_total,
+        samples_per_epoch: worker.plan.samples_per_epoch,
+        rate: worker.rate(),
+        rate_first: worker.rate_at_peak(),
+        members: worker.view.members.len(),
+    }
+}
+
+/// A learning rate that still warms up has not begun to decay.
+fn clock_of_decay(worker: &Worker) -> Clock {
+    let clock = clock(worker);
+    if worker.is_warming_up() { Clock { rate: clock.rate_first, ..clock } } else { clock }
+}
