@@ -1,1 +1,17 @@
-//! .
+//! Joins the rooms: from what the user asks for to what came of it.
+
+pub mod account;
+pub mod choices;
+pub mod job;
+pub mod observe;
+pub mod outcome;
+pub mod recipes;
+pub mod simulate;
+pub mod task;
+
+pub use choices::{Choices, Kind};
+pub use job::{Job, Prepared, Target};
+pub use outcome::{Failure, Outcome};
+pub use recipes::{Recipe, recipes};
+pub use simulate::{Simulated, simulate};
+pub use task::Task;

@@ -37,6 +37,8 @@ pub enum Record {
         params: u64,
         /// Whether all members exchange together; tells checkers how samples are accounted for.
         together: bool,
+        /// Whether samples are applied to a center, whose versions then count.
+        central: bool,
     },
     Started {
         who: WorkerId,

@@ -1,7 +1,9 @@
 //! A cluster in virtual time.
 
+use std::cell::Cell;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -141,6 +143,11 @@ impl SimCluster {
     /// Where published values are; for evaluating without disturbing anybody.
     pub fn shelves(&self) -> Arc<Mutex<Shelves>> {
         self.shelves.clone()
+    }
+
+    /// Counts everything that crosses the wires, headers included.
+    pub fn bytes_on_wires(&self) -> Rc<Cell<u64>> {
+        self.wires.bytes.clone()
     }
 
     fn plan_faults(&mut self) {

@@ -70,7 +70,7 @@ impl Exchanges {
         ring.entries[rank] = Some(entry);
         ring.entered += 1;
         let messages = match self.sums {
-            Sums::Messages => ring.send_on(now, wires, name, rank).into_iter().collect(),
+            Sums::Messages => ring.send_on(now, wires, name, rank),
             Sums::ClosedForm if n > 1 && ring.entered == n => {
                 let members = &ring.view.members;
                 let steps = ring.members.iter().filter_map(|m| m.steps);
@@ -82,8 +82,8 @@ impl Exchanges {
             }
             Sums::ClosedForm => vec![],
         };
-        let events = if n == 1 { self.end(name, rank) } else { None };
-        (messages, events.into_iter().collect())
+        let ended = if ring.has_all(rank) { self.end(name, rank) } else { None };
+        (messages, ended.into_iter().collect())
     }
 
     /// A message arrives; gives what it sets off.
@@ -92,18 +92,16 @@ impl Exchanges {
         now: Duration,
         wires: &mut Wires,
         message: RingMessage,
-    ) -> (Option<RingMessage>, Vec<Event>) {
+    ) -> (Vec<RingMessage>, Vec<Event>) {
         let name = message.name;
-        let Some(ring) = self.open.get_mut(&name) else { return (None, vec![]) };
+        let Some(ring) = self.open.get_mut(&name) else { return (vec![], vec![]) };
         let Some(rank) = message.to.map(|rank| rank as usize) else {
             let all = 0..ring.members.len();
-            return (None, all.filter_map(|rank| self.end(name, rank)).collect());
+            return (vec![], all.filter_map(|rank| self.end(name, rank)).collect());
         };
         ring.members[rank].received += 1;
         let next = ring.send_on(now, wires, name, rank);
-        let member = &ring.members[rank];
-        let complete = member.steps.is_some_and(|steps| member.received == steps.count);
-        let ended = if complete { self.end(name, rank) } else { None };
+        let ended = if ring.has_all(rank) { self.end(name, rank) } else { None };
         (next, ended.into_iter().collect())
     }
 
@@ -152,23 +150,30 @@ impl Ring {
         }
     }
 
-    /// A member sends step s to the next one once it has entered and has received step s - 1.
+    fn has_all(&self, rank: usize) -> bool {
+        let member = &self.members[rank];
+        member.steps.is_some_and(|steps| member.received == steps.count)
+    }
+
+    /// A member sends step s to the next one once it has entered and has received step s - 1; who
+    /// enters late may have received several.
     fn send_on(
         &mut self,
         now: Duration,
         wires: &mut Wires,
         name: Name,
         rank: usize,
-    ) -> Option<RingMessage> {
+    ) -> Vec<RingMessage> {
         let n = self.members.len();
         let member = &mut self.members[rank];
-        let steps = member.steps?;
-        if member.sent == steps.count || member.sent > member.received {
-            return None;
-        }
-        member.sent += 1;
+        let Some(steps) = member.steps else { return vec![] };
         let (from, next) = (self.view.members[rank], (rank + 1) % n);
-        let passage = wires.send(now, from, self.view.members[next], steps.bytes);
-        Some(RingMessage { name, from, to: Some(next as u32), passage })
+        let mut messages = Vec::new();
+        while member.sent < steps.count && member.sent <= member.received {
+            member.sent += 1;
+            let passage = wires.send(now, from, self.view.members[next], steps.bytes);
+            messages.push(RingMessage { name, from, to: Some(next as u32), passage });
+        }
+        messages
     }
 }

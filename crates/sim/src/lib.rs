@@ -1,5 +1,6 @@
 //! A cluster in virtual time: the same workers, the same strategies, any speed, network and mishap.
 
+pub mod checkers;
 mod cluster;
 mod exchanges;
 mod network;

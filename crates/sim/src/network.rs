@@ -1,6 +1,8 @@
 //! When messages arrive: uplinks that send one message after another, latencies, racks and cuts.
 
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use paceline_runtime::WorkerId;
@@ -14,7 +16,7 @@ pub struct Wires {
     uplink_free: HashMap<WorkerId, Duration>,
     rack_free: Vec<Duration>,
     /// Everything that was sent, headers included.
-    pub bytes: u64,
+    pub bytes: Rc<Cell<u64>>,
 }
 
 /// A message on its way.
@@ -28,14 +30,14 @@ pub struct Passage {
 impl Wires {
     pub fn new(network: Network, cuts: Vec<Cut>, away: Vec<During>) -> Wires {
         let rack_free = vec![Duration::ZERO; network.racks.len()];
-        Wires { network, cuts, away, uplink_free: HashMap::new(), rack_free, bytes: 0 }
+        Wires { network, cuts, away, uplink_free: HashMap::new(), rack_free, bytes: Rc::default() }
     }
 
     pub fn send(&mut self, now: Duration, from: WorkerId, to: WorkerId, bytes: u64) -> Passage {
         if from == to {
             return Passage { left: now, arrives: now };
         }
-        self.bytes += bytes;
+        self.bytes.set(self.bytes.get() + bytes);
         let free = self.uplink_free.get(&from).copied().unwrap_or_default().max(now);
         let left = free + seconds(bytes as f64 / self.bandwidth(from));
         self.uplink_free.insert(from, left);
@@ -78,7 +80,8 @@ impl Wires {
 
     /// The ring's cost in closed form: every step waits for the slowest link.
     pub fn ring(&mut self, members: &[WorkerId], steps: u32, bytes: u64) -> Duration {
-        self.bytes += u64::from(steps) * bytes * members.len() as u64;
+        let all = u64::from(steps) * bytes * members.len() as u64;
+        self.bytes.set(self.bytes.get() + all);
         let pairs = members.iter().zip(members.iter().cycle().skip(1));
         let step = pairs
             .map(|(from, to)| {

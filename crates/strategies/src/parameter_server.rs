@@ -66,7 +66,9 @@ impl Pace {
     /// A newcomer starts where the slowest is.
     fn admit(&mut self, members: &[WorkerId]) {
         let slowest = self.slowest().unwrap_or(0);
-        members.iter().for_each(|who| drop(self.steps.entry(*who).or_insert(slowest)));
+        for who in members {
+            self.steps.entry(*who).or_insert(slowest);
+        }
     }
 
     fn keep(&mut self, members: &[WorkerId]) {
@@ -99,7 +101,7 @@ impl Pace {
             None => true,
         };
         let free: Vec<WorkerId> = self.waiting.iter().filter(may_go).copied().collect();
-        free.iter().for_each(|who| drop(self.waiting.remove(who)));
+        self.waiting.retain(|who| !free.contains(who));
         free
     }
 }

@@ -1,0 +1,274 @@
+//! The axes of a training algorithm, and which combinations make sense.
+
+use paceline_learn::Rescale;
+use paceline_runtime::AnyStrategy;
+use paceline_runtime::codec::Codec;
+use paceline_strategies::parts::{Batches, Outer, OuterStep, Period, Shares};
+use paceline_strategies::{
+    AllReduce, Delayed, Direction, ElasticAverage, Gossip, ParameterServer, PeriodicAverage,
+};
+use serde::{Deserialize, Serialize};
+
+/// Who waits for whom, and what is exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    AllReduce,
+    Delayed,
+    PeriodicAverage,
+    GossipPull,
+    GossipPush,
+    ElasticAverage,
+    ParameterServer,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 7] = [
+        Kind::AllReduce,
+        Kind::Delayed,
+        Kind::PeriodicAverage,
+        Kind::GossipPull,
+        Kind::GossipPush,
+        Kind::ElasticAverage,
+        Kind::ParameterServer,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::AllReduce => "all_reduce",
+            Kind::Delayed => "delayed",
+            Kind::PeriodicAverage => "periodic_average",
+            Kind::GossipPull => "gossip_pull",
+            Kind::GossipPush => "gossip_push",
+            Kind::ElasticAverage => "elastic_average",
+            Kind::ParameterServer => "parameter_server",
+        }
+    }
+
+    fn is_asynchronous(self) -> bool {
+        !matches!(self, Kind::AllReduce | Kind::Delayed | Kind::PeriodicAverage)
+    }
+}
+
+/// One choice on every axis: a training algorithm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choices {
+    pub strategy: Kind,
+    #[serde(default = "even")]
+    pub shares: Shares,
+    /// Local steps between exchanges; only for strategies that have such.
+    #[serde(default = "every_step")]
+    pub period: Period,
+    #[serde(default = "no_rescale")]
+    pub rescale: Rescale,
+    #[serde(default)]
+    pub codec: Codec,
+    #[serde(default)]
+    pub outer: Outer,
+    /// The pull of elastic averaging.
+    #[serde(default = "elasticity")]
+    pub elasticity: f32,
+    /// How many steps a worker of the parameter server may lead the slowest by.
+    #[serde(default)]
+    pub lead_max: Option<u64>,
+}
+
+fn even() -> Shares {
+    Shares::Even
+}
+
+fn every_step() -> Period {
+    Period::Constant { steps: 1 }
+}
+
+fn no_rescale() -> Rescale {
+    Rescale::None
+}
+
+fn elasticity() -> f32 {
+    0.8
+}
+
+impl Choices {
+    pub fn of(strategy: Kind) -> Choices {
+        Choices {
+            strategy,
+            shares: even(),
+            period: every_step(),
+            rescale: no_rescale(),
+            codec: Codec::Dense,
+            outer: Outer::None,
+            elasticity: elasticity(),
+            lead_max: None,
+        }
+    }
+
+    /// Whether the axes fit together; if not, one sentence says what to change.
+    pub fn check(&self) -> Result<(), String> {
+        self.codec.check()?;
+        self.check_numbers()?;
+        self.check_shares()?;
+        self.check_period()?;
+        self.check_rescale()?;
+        self.check_codec()
+    }
+
+    fn check_numbers(&self) -> Result<(), String> {
+        if !(self.elasticity > 0.0 && self.elasticity <= 1.0) {
+            return Err(format!(
+                "elasticity = {}: give a number above 0, at most 1",
+                self.elasticity
+            ));
+        }
+        if let Shares::BySpeed { smoothing, .. } = self.shares
+            && !(smoothing > 0.0 && smoothing <= 1.0)
+        {
+            return Err(format!(
+                "shares.smoothing = {smoothing}: give the weight of the newest measurement, above 0 and at most 1"
+            ));
+        }
+        let steps = match &self.period {
+            Period::Constant { steps } | Period::PostLocal { steps } => *steps,
+            Period::Adaptive(adaptive) => adaptive.steps_first,
+            Period::Decreasing { first } => *first,
+            Period::Qsr { steps_min, growth, .. } => {
+                if !(growth.is_finite() && *growth > 0.0) {
+                    return Err(format!("period.growth = {growth}: give a number above zero"));
+                }
+                *steps_min
+            }
+        };
+        if steps == 0 {
+            return Err("a period of 0 steps: give at least 1".into());
+        }
+        if let Outer::SlowMo { rate, momentum } | Outer::Diloco { rate, momentum } = &self.outer
+            && !(rate.is_finite() && *rate > 0.0 && (0.0..1.0).contains(momentum))
+        {
+            return Err(format!(
+                "outer: rate = {rate}, momentum = {momentum}: give a rate above 0 and a momentum from 0 to below 1"
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_shares(&self) -> Result<(), String> {
+        match (self.strategy, self.shares) {
+            (_, Shares::Even) | (Kind::Delayed, _) => Ok(()),
+            (Kind::AllReduce | Kind::PeriodicAverage, Shares::BySpeed { .. }) => Ok(()),
+            (Kind::AllReduce | Kind::PeriodicAverage, Shares::Open) => Err(format!(
+                "shares = open with {}: open batches grow while a sum is under way, so choose strategy = delayed",
+                self.strategy.name()
+            )),
+            (kind, _) => Err(format!(
+                "{} lets every worker go at its own speed already: choose shares = even",
+                kind.name()
+            )),
+        }
+    }
+
+    fn check_period(&self) -> Result<(), String> {
+        let is_one = self.period == every_step();
+        match self.strategy {
+            Kind::PeriodicAverage => {}
+            Kind::GossipPull | Kind::GossipPush | Kind::ElasticAverage => {
+                if !matches!(self.period, Period::Constant { .. }) {
+                    return Err(format!(
+                        "{} knows only a constant period: members that never meet cannot agree on another",
+                        self.strategy.name()
+                    ));
+                }
+            }
+            kind if !is_one => {
+                return Err(format!(
+                    "{} exchanges after every step: leave period away, or choose strategy = periodic_average",
+                    kind.name()
+                ));
+            }
+            _ => {}
+        }
+        if self.outer != Outer::None && self.strategy != Kind::PeriodicAverage {
+            return Err(format!(
+                "an outer step follows an average of replicas: with {} choose outer = none, or strategy = periodic_average",
+                self.strategy.name()
+            ));
+        }
+        if self.lead_max.is_some() && self.strategy != Kind::ParameterServer {
+            return Err(format!(
+                "lead_max bounds the staleness of parameter_server: leave it away with {}",
+                self.strategy.name()
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_rescale(&self) -> Result<(), String> {
+        let name = self.strategy.name();
+        match self.rescale {
+            Rescale::None => Ok(()),
+            _ if self.strategy == Kind::ParameterServer => Err(
+                "an update of parameter_server always stands for one worker's batch: choose rescale = none"
+                    .into(),
+            ),
+            Rescale::FixedBatch if self.strategy.is_asynchronous() => Err(format!(
+                "rescale = fixed_batch splits one total batch among members who exchange together: with {name} choose none, linear or smooth"
+            )),
+            Rescale::FixedBatch | Rescale::Smooth | Rescale::SmoothLiteral
+                if self.shares == Shares::Open =>
+            {
+                Err("open batches have no nominal size to follow: choose rescale = none or linear"
+                    .into())
+            }
+            Rescale::Adascale if self.strategy != Kind::AllReduce || self.shares != Shares::Even => {
+                Err("adascale compares gradients of equal batches: choose strategy = all_reduce and shares = even"
+                    .into())
+            }
+            Rescale::Adascale if self.codec.is_lossy() => {
+                Err("adascale reads the noise of exact gradients: choose codec = dense".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_codec(&self) -> Result<(), String> {
+        match self.strategy {
+            Kind::GossipPull | Kind::GossipPush | Kind::ElasticAverage if self.codec.is_lossy() => {
+                Err(format!(
+                    "{} sends whole replicas to single peers, who have no common point to encode a difference from: choose codec = dense",
+                    self.strategy.name()
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The strategy itself. `batch` is one worker's, `workers` those of the first view.
+    pub fn build(&self, batch: u64, workers: usize) -> Box<dyn AnyStrategy> {
+        let total =
+            (self.rescale == Rescale::FixedBatch).then_some(batch * workers as u64);
+        let batches = Batches::new(batch, total, self.shares);
+        let steps = if let Period::Constant { steps } = self.period { steps } else { 1 };
+        let gossip = |direction| Box::new(Gossip { batch, period: steps, direction });
+        match self.strategy {
+            Kind::AllReduce => Box::new(AllReduce { batches }),
+            Kind::Delayed => Box::new(Delayed {
+                batches,
+                batch_growth: (batch / 4).max(1),
+                batch_usual: 0.0,
+            }),
+            Kind::PeriodicAverage => Box::new(PeriodicAverage {
+                batches,
+                period: self.period.clone(),
+                outer: OuterStep::new(self.outer.clone()),
+            }),
+            Kind::GossipPull => gossip(Direction::Pull),
+            Kind::GossipPush => gossip(Direction::Push),
+            Kind::ElasticAverage => Box::new(ElasticAverage {
+                batch,
+                period: steps,
+                elasticity: self.elasticity,
+            }),
+            Kind::ParameterServer => Box::new(ParameterServer { batch, lead_max: self.lead_max }),
+        }
+    }
+}

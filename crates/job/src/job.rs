@@ -1,0 +1,228 @@
+//! What the user asks for, checked once at the door; behind it everything is valid.
+
+use std::sync::Arc;
+
+use paceline_learn::{Optimizer, Rescale, Schedule, Shape};
+use paceline_runtime::codec::Codec;
+use paceline_runtime::{AnyStrategy, Plan, Replay};
+use serde::{Deserialize, Serialize};
+
+use crate::choices::Choices;
+use crate::recipes::{Make, Recipe, find};
+use crate::task::Task;
+
+/// A job, as a file or flags say it. What is left out has a default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Job {
+    /// A recipe's name.
+    pub strategy: String,
+    /// A training algorithm spelled out, in place of what the recipe says.
+    pub choices: Option<Choices>,
+    pub model: String,
+    pub data: String,
+    pub epochs: f64,
+    /// Of one worker.
+    pub batch: Option<u64>,
+    /// Of all workers of the first view together, in place of `batch`.
+    pub batch_total: Option<u64>,
+    pub seed: u64,
+    /// For a total batch of `batch_reference`; left out, the recipe's own.
+    pub learning_rate: Option<f32>,
+    /// The total batch that the learning rate is meant for; left out, that of the first view.
+    pub batch_reference: Option<f64>,
+    pub schedule: Shape,
+    /// The fraction of the job over which the learning rate rises.
+    pub warm_up: f64,
+    pub optimizer: Option<Optimizer>,
+    /// Training loss whose time is reported.
+    pub target_loss: Option<f64>,
+    /// Test accuracy whose time is reported, in place of a loss.
+    pub target_accuracy: Option<f64>,
+}
+
+/// The batch of one worker, unless a job says otherwise.
+const BATCH: u64 = 16;
+
+impl Default for Job {
+    fn default() -> Job {
+        Job {
+            strategy: "ssgd".into(),
+            choices: None,
+            model: "mlp".into(),
+            data: "digits".into(),
+            epochs: 20.0,
+            batch: None,
+            batch_total: None,
+            seed: 1,
+            learning_rate: None,
+            batch_reference: None,
+            schedule: Shape::Step { at: vec![0.5, 0.75], factor: 0.1 },
+            warm_up: 0.0,
+            optimizer: None,
+            target_loss: None,
+            target_accuracy: None,
+        }
+    }
+}
+
+/// A job that has been checked: ready to run on a cluster of so many workers.
+#[derive(Clone)]
+pub struct Prepared {
+    pub name: String,
+    pub workers: u32,
+    pub batch: u64,
+    pub task: Task,
+    pub plan: Plan,
+    pub target: Option<Target>,
+    make: Make,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    Loss(f64),
+    Accuracy(f64),
+}
+
+impl Job {
+    /// Reads a job from TOML; the sentence names line and field.
+    pub fn from_toml(text: &str) -> Result<Job, String> {
+        toml::from_str(text).map_err(|error| toml_sentence(text, &error))
+    }
+
+    /// Checks everything that types cannot; with a task of one's own, `model` and `data` are not looked at.
+    pub fn check(
+        &self,
+        recipes: &[Recipe],
+        workers: u32,
+        own: Option<Task>,
+    ) -> Result<Prepared, String> {
+        let recipe = find(recipes, &self.strategy)?;
+        let make = self.choices.clone().map_or(recipe.make.clone(), Make::Choices);
+        if let Make::Choices(choices) = &make {
+            choices.check()?;
+        }
+        if workers == 0 {
+            return Err("workers = 0: a job needs at least one worker".into());
+        }
+        let batch = self.batch_of_one(workers)?;
+        let task = match own {
+            Some(task) => task,
+            None => Task::named(&self.model, &self.data, self.seed)?,
+        };
+        let plan = self.plan(recipe, &make, &task, batch, workers)?;
+        let target = self.target()?;
+        Ok(Prepared { name: recipe.name.clone(), workers, batch, task, plan, target, make })
+    }
+
+    fn batch_of_one(&self, workers: u32) -> Result<u64, String> {
+        match (self.batch, self.batch_total) {
+            (Some(_), Some(_)) => Err("batch and batch_total say the same thing: give one".into()),
+            (Some(0), _) => Err("batch = 0: give at least one sample".into()),
+            (Some(batch), None) if batch > 1 << 24 => {
+                Err(format!("batch = {batch}: a worker takes at most 16,777,216 samples at a time"))
+            }
+            (Some(batch), None) => Ok(batch),
+            (None, Some(total)) if total < u64::from(workers) => Err(format!(
+                "batch_total = {total} is smaller than the {workers} workers: each needs at least one sample"
+            )),
+            (None, Some(total)) => Ok(total.div_ceil(u64::from(workers))),
+            (None, None) => Ok(BATCH),
+        }
+    }
+
+    fn target(&self) -> Result<Option<Target>, String> {
+        match (self.target_loss, self.target_accuracy) {
+            (Some(_), Some(_)) => {
+                Err("target_loss and target_accuracy: give one of them".into())
+            }
+            (Some(loss), _) if !(loss.is_finite() && loss > 0.0) => {
+                Err(format!("target_loss = {loss}: give a number above zero"))
+            }
+            (_, Some(accuracy)) if !(accuracy > 0.0 && accuracy <= 1.0) => {
+                Err(format!("target_accuracy = {accuracy}: give a number above 0, at most 1"))
+            }
+            (Some(loss), _) => Ok(Some(Target::Loss(loss))),
+            (_, Some(accuracy)) => Ok(Some(Target::Accuracy(accuracy))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn plan(
+        &self,
+        recipe: &Recipe,
+        make: &Make,
+        task: &Task,
+        batch: u64,
+        workers: u32,
+    ) -> Result<Plan, String> {
+        if !(self.epochs.is_finite() && self.epochs > 0.0 && self.epochs < 1e6) {
+            return Err(format!("epochs = {}: give a number above zero", self.epochs));
+        }
+        let base = self.learning_rate.unwrap_or(recipe.learning_rate);
+        let schedule =
+            Schedule { base, shape: self.schedule.clone(), warm_up: self.warm_up };
+        schedule.check()?;
+        let optimizer = self.optimizer.clone().unwrap_or_else(|| recipe.optimizer.clone());
+        optimizer.check()?;
+        let (rescale, codec) = match make {
+            Make::Choices(choices) => (choices.rescale, choices.codec),
+            Make::Own(_) => (Rescale::None, Codec::Dense),
+        };
+        let first = batch * u64::from(workers);
+        let batch_reference = self.batch_reference.unwrap_or(first as f64);
+        if !(batch_reference.is_finite() && batch_reference > 0.0) {
+            return Err(format!("batch_reference = {batch_reference}: give a number above zero"));
+        }
+        let samples_per_epoch = task.train.len();
+        let samples_total = (self.epochs * samples_per_epoch as f64).round() as u64;
+        if samples_total < first {
+            return Err(format!(
+                "{workers} workers x batch {batch} is more than the job's {samples_total} samples: lower the batch or give more epochs"
+            ));
+        }
+        Ok(Plan {
+            seed: self.seed,
+            samples_total,
+            samples_per_epoch,
+            initial: Arc::new(task.model.initial(self.seed)),
+            undecayed: task.model.undecayed(),
+            optimizer,
+            schedule,
+            rescale,
+            batch_reference,
+            codec,
+            fingerprints: false,
+            replay: None,
+        })
+    }
+}
+
+impl Prepared {
+    pub fn strategy(&self) -> Box<dyn AnyStrategy> {
+        match &self.make {
+            Make::Choices(choices) => choices.build(self.batch, self.workers as usize),
+            Make::Own(make) => make(self.batch, self.workers as usize),
+        }
+    }
+
+    /// The same job, with what a recorded run measured in place of this run's clock.
+    pub fn replaying(mut self, replay: Replay) -> Prepared {
+        self.plan.replay = Some(Arc::new(replay));
+        self
+    }
+}
+
+/// "line 3, batch: invalid type: string, expected u64"
+pub(crate) fn toml_sentence(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().replace('\n', " ");
+    match error.span() {
+        Some(span) => {
+            let before = &text[..span.start.min(text.len())];
+            let line = before.matches('\n').count() + 1;
+            let source = text.lines().nth(line - 1).unwrap_or("").trim();
+            format!("line {line}: {message} (in `{source}`)")
+        }
+        None => message,
+    }
+}

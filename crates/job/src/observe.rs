@@ -1,0 +1,170 @@
+//! What every run is watched by: the account, the ledger's checker, evaluations, and whoever else reads.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use paceline_learn::vector::{add, scale};
+use paceline_learn::Vector;
+use paceline_runtime::cluster::{Desk, Shelf, Shelves};
+use paceline_runtime::{Journal, Line, Manner, Reader, Record, WorkerId, journal};
+use paceline_sim::checkers::LedgerCheck;
+
+use crate::account::Account;
+use crate::job::{Prepared, Target};
+use crate::outcome::Outcome;
+use crate::task::Task;
+
+/// Takes every line of a run's journal.
+pub struct Observer<'a> {
+    pub account: Account,
+    ledger: LedgerCheck,
+    journal: Journal<'a>,
+    task: Task,
+    shelves: Arc<Mutex<Shelves>>,
+    shelf: Shelf,
+    desk: Desk,
+    epochs_scored: u64,
+    pub diverged: Option<String>,
+}
+
+impl<'a> Observer<'a> {
+    pub fn new(
+        prepared: &Prepared,
+        manner: Manner,
+        shelves: Arc<Mutex<Shelves>>,
+        readers: Vec<&'a mut dyn Reader>,
+    ) -> Observer<'a> {
+        let mut observer = Observer {
+            account: Account::default(),
+            ledger: LedgerCheck::default(),
+            journal: Journal::new(readers),
+            task: prepared.task.clone(),
+            shelves,
+            shelf: if matches!(manner, Manner::Central { .. }) {
+                Shelf::Center
+            } else {
+                Shelf::Replica
+            },
+            desk: Desk::default(),
+            epochs_scored: 0,
+            diverged: None,
+        };
+        let record = Record::Began {
+            version: journal::VERSION,
+            strategy: prepared.name.clone(),
+            seed: prepared.plan.seed,
+            samples_total: prepared.plan.samples_total,
+            samples_per_epoch: prepared.plan.samples_per_epoch,
+            params: prepared.plan.initial.len() as u64,
+            together: manner == Manner::Together,
+            central: manner == Manner::Central { applies: true },
+        };
+        observer.write(&Line { at: Duration::ZERO, record });
+        observer
+    }
+
+    /// Reads a line; breaks off when learning has come apart.
+    pub fn observe(&mut self, line: &Line) -> ControlFlow<()> {
+        self.write(line);
+        if !matches!(line.record, Record::Applied { .. }) {
+            return ControlFlow::Continue(());
+        }
+        if self.account.curve.has_diverged() {
+            self.diverged = Some(format!(
+                "the training loss came apart after {:.2} epochs ({:.3} s); try a smaller learning rate",
+                self.account.samples as f64 / self.account.samples_per_epoch as f64,
+                line.at.as_secs_f64()
+            ));
+            return ControlFlow::Break(());
+        }
+        let epochs = self.account.samples / self.account.samples_per_epoch.max(1);
+        if self.epochs_scored < epochs {
+            self.epochs_scored = epochs;
+            self.score(line.at);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn write(&mut self, line: &Line) {
+        self.account.read(line);
+        self.ledger.read(line);
+        self.journal.write(line);
+    }
+
+    /// Evaluates the mean of the members' replicas, or the center; takes none of the run's time.
+    fn score(&mut self, at: Duration) {
+        let Some(params) = self.mean() else { return };
+        let score = self.task.evaluate(&params, &mut self.desk);
+        let samples = self.account.samples;
+        let (loss, accuracy) = (score.loss(), score.accuracy());
+        self.write(&Line { at, record: Record::Scored { samples, loss, accuracy } });
+    }
+
+    /// The mean of what the members have published last.
+    pub fn mean(&self) -> Option<Vector> {
+        let shelves = self.shelves.lock().expect("nobody panics here");
+        let of = |who: &WorkerId| shelves.get(&(*who, self.shelf));
+        let mut values: Vec<Arc<Vector>> =
+            self.account.members.iter().filter_map(of).map(|value| value.params.clone()).collect();
+        if self.shelf == Shelf::Center {
+            values.truncate(1);
+        }
+        drop(shelves);
+        let first = values.first()?.clone();
+        // Equal replicas are one vector, and their mean is that.
+        if values.iter().all(|value| Arc::ptr_eq(value, &first)) {
+            return Some((*first).clone());
+        }
+        let mut mean = vec![0.0; first.len()];
+        values.iter().for_each(|value| add(&mut mean, value));
+        scale(&mut mean, 1.0 / values.len() as f32);
+        Some(mean)
+    }
+
+    /// Scores the end of the run and tells what came of it all.
+    pub fn conclude(mut self, prepared: &Prepared, stopped: bool) -> (Outcome, Option<Vector>) {
+        let last = self.account.scores.last().map(|score| score.at);
+        if self.diverged.is_none() && last != Some(self.account.end) {
+            self.score(self.account.end);
+        }
+        let account = &self.account;
+        let time_to_target = match prepared.target {
+            Some(Target::Loss(loss)) => account.curve.time_to(loss),
+            Some(Target::Accuracy(wanted)) => account
+                .scores
+                .iter()
+                .find(|score| score.accuracy >= wanted)
+                .map(|score| score.at.as_secs_f64()),
+            None => None,
+        };
+        let waited_for = account.waited_for.iter().max_by_key(|(_, time)| **time);
+        let ledger = self.ledger.tally(stopped || self.diverged.is_some());
+        let outcome = Outcome {
+            strategy: prepared.name.clone(),
+            seed: prepared.plan.seed,
+            workers: prepared.workers,
+            virtual_seconds: None,
+            real_seconds: None,
+            rounds: account.rounds(),
+            samples: ledger.done,
+            samples_wasted: account.samples_rolled_back + self.ledger.wasted(),
+            epochs: ledger.done as f64 / prepared.plan.samples_per_epoch as f64,
+            bytes_sent: account.bytes_sent,
+            loss: account.curve.last().unwrap_or(f64::NAN),
+            accuracy: account.scores.last().map_or(f64::NAN, |score| score.accuracy),
+            utilization: account.utilization().into_values().collect(),
+            time_to_target_seconds: time_to_target,
+            ledger,
+            diverged: self.diverged.clone(),
+            learning_rate: prepared.plan.schedule.base,
+            batch: prepared.batch,
+            staleness_max: account.staleness_max,
+            period_mean: account.note("period"),
+            waited_for: waited_for.map(|(who, time)| (who.0, time.as_secs_f64())),
+            journal_hash: format!("{:016x}", self.journal.hash()),
+        };
+        let mean = self.mean();
+        (outcome, mean)
+    }
+}

@@ -1,0 +1,76 @@
+//! What a run came to, as a table row and as JSON.
+
+use std::fmt;
+
+use paceline_sim::checkers::Tally;
+use serde::{Deserialize, Serialize};
+
+/// The result of a run. Field names are a promise: programs read them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub strategy: String,
+    pub seed: u64,
+    pub workers: u32,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub virtual_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub real_seconds: Option<f64>,
+    /// Asynchronous strategies: steps per worker.
+    pub rounds: u64,
+    pub samples: u64,
+    /// Computed, but not part of the result: rolled back, or lost with a worker.
+    pub samples_wasted: u64,
+    pub epochs: f64,
+    pub bytes_sent: u64,
+    /// Training loss, smoothed over the last half epoch.
+    pub loss: f64,
+    /// On the test set.
+    pub accuracy: f64,
+    /// Compute time over time as a member, in the order of workers' ids.
+    pub utilization: Vec<f64>,
+    pub time_to_target_seconds: Option<f64>,
+    pub ledger: Tally,
+    /// Why the run was given up, if it was.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub diverged: Option<String>,
+    pub learning_rate: f32,
+    pub batch: u64,
+    /// The most updates between reading parameters and applying a gradient from them.
+    pub staleness_max: u64,
+    /// The mean period of averaging strategies.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub period_mean: Option<f64>,
+    /// Whom the others waited for most, and how many seconds in all.
+    pub waited_for: Option<(u32, f64)>,
+    /// 16 hexadecimal digits; the same for the same run.
+    pub journal_hash: String,
+}
+
+impl Outcome {
+    pub fn seconds(&self) -> f64 {
+        self.virtual_seconds.or(self.real_seconds).unwrap_or(0.0)
+    }
+
+    pub fn utilization_mean(&self) -> f64 {
+        self.utilization.iter().sum::<f64>() / self.utilization.len().max(1) as f64
+    }
+}
+
+/// Why there is no outcome.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failure {
+    /// The request makes no sense; the sentence says what to change.
+    Usage(String),
+    /// The request was fine, but the run failed.
+    Failed(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(sentence) | Failure::Failed(sentence) => f.write_str(sentence),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,201 @@
+//! The table of recipes: training algorithms by the names people know.
+
+use std::sync::Arc;
+
+use paceline_learn::{Optimizer, Rescale, Rule};
+use paceline_runtime::AnyStrategy;
+use paceline_runtime::codec::Codec;
+use paceline_strategies::parts::{Every, Outer, Period, Shares};
+
+use crate::choices::{Choices, Kind};
+
+/// One row: a name, what it is, where it comes from, and what it is made of.
+#[derive(Clone)]
+pub struct Recipe {
+    pub name: String,
+    pub summary: String,
+    pub paper: String,
+    pub make: Make,
+    /// For the default model and batch; measured, not taken from the paper.
+    pub learning_rate: f32,
+    pub optimizer: Optimizer,
+}
+
+/// What a recipe is made of.
+#[derive(Clone)]
+pub enum Make {
+    Choices(Choices),
+    /// A strategy of somebody's own, from the batch of one worker and the number of workers.
+    Own(OwnStrategy),
+}
+
+pub type OwnStrategy = Arc<dyn Fn(u64, usize) -> Box<dyn AnyStrategy> + Send + Sync>;
+
+impl Recipe {
+    /// A strategy of one's own, to stand in the table beside ours.
+    pub fn own<S: paceline_runtime::Strategy>(
+        name: &str,
+        summary: &str,
+        learning_rate: f32,
+        make: impl Fn(u64, usize) -> S + Send + Sync + 'static,
+    ) -> Recipe {
+        Recipe {
+            name: name.to_owned(),
+            summary: summary.to_owned(),
+            paper: "your own".to_owned(),
+            make: Make::Own(Arc::new(move |batch, workers| Box::new(make(batch, workers)))),
+            learning_rate,
+            optimizer: Optimizer::sgd(0.9),
+        }
+    }
+
+    pub fn choices(&self) -> Option<&Choices> {
+        match &self.make {
+            Make::Choices(choices) => Some(choices),
+            Make::Own(_) => None,
+        }
+    }
+}
+
+const DYNAMIC: &str = "Lin et al. 2019, arXiv 1904.12043";
+const ABS: &str = "Zhou et al. 2023, arXiv 2308.15164";
+const DBS: &str = "Ye et al. 2020, arXiv 2007.11831";
+const SCALE: &str = "Jin et al. 2016, arXiv 1611.04581";
+const ADPSGD: &str = "Jiang and Agrawal 2020, arXiv 2007.06134";
+
+/// Every recipe there is.
+pub fn recipes() -> Vec<Recipe> {
+    let by_speed = Shares::BySpeed { every: Every::Epoch, smoothing: 1.0 };
+    let by_speed_now = Shares::BySpeed { every: Every::Round, smoothing: 0.3 };
+    let of = Choices::of;
+    let averaging = |period: Period| Choices { period, ..of(Kind::PeriodicAverage) };
+    let constant = |steps| Period::Constant { steps };
+    let rows: Vec<(&str, &str, &str, f32, Choices)> = vec![
+        ("ssgd", "synchronous: all sum their gradients, all take the same step", SCALE, 0.1, of(Kind::AllReduce)),
+        (
+            "qsgd",
+            "synchronous with gradients rounded to 8 bits",
+            "Alistarh et al. 2017, arXiv 1610.02132",
+            0.1,
+            Choices { codec: Codec::Qsgd { bits: 8, bucket: 512 }, ..of(Kind::AllReduce) },
+        ),
+        (
+            "dbs",
+            "synchronous, batches follow measured speed each epoch",
+            DBS,
+            0.1,
+            Choices { shares: by_speed, ..of(Kind::AllReduce) },
+        ),
+        (
+            "lb-bsp",
+            "synchronous, batches follow measured speed each round",
+            "Chen et al. 2020, SoCC",
+            0.1,
+            Choices { shares: by_speed_now, ..of(Kind::AllReduce) },
+        ),
+        (
+            "dynamic",
+            "synchronous, the learning rate follows the members smoothly",
+            DYNAMIC,
+            0.1,
+            Choices { rescale: Rescale::Smooth, ..of(Kind::AllReduce) },
+        ),
+        (
+            "pipe",
+            "sums run while the next batch is computed, one step late",
+            "Li et al. 2018, arXiv 1811.03619",
+            0.05,
+            of(Kind::Delayed),
+        ),
+        (
+            "abs",
+            "as pipe, and batches grow until the sum has ended: nobody idles",
+            ABS,
+            0.05,
+            Choices { shares: Shares::Open, ..of(Kind::Delayed) },
+        ),
+        ("cpsgd", "replicas learn alone and are averaged every 8 steps", ADPSGD, 0.05, averaging(constant(8))),
+        (
+            "adpsgd",
+            "averaged with a period that keeps their variance in check",
+            ADPSGD,
+            0.05,
+            averaging(Period::adaptive(4)),
+        ),
+        (
+            "local-dbs",
+            "averaged every 8 steps, batches follow measured speed",
+            DBS,
+            0.05,
+            Choices { shares: by_speed, ..averaging(constant(8)) },
+        ),
+        (
+            "diloco",
+            "averaged every 16 steps, then an outer Nesterov step",
+            "Douillard et al. 2023, arXiv 2311.08105",
+            0.05,
+            Choices { outer: Outer::Diloco { rate: 0.7, momentum: 0.9 }, ..averaging(constant(16)) },
+        ),
+        ("gossip-pull", "each averages with a random peer's published replica", SCALE, 0.05, of(Kind::GossipPull)),
+        ("gossip-push", "each sends its replica to a random peer", SCALE, 0.05, of(Kind::GossipPush)),
+        (
+            "easgd",
+            "springs tie replicas to a center, asynchronously",
+            SCALE,
+            0.05,
+            of(Kind::ElasticAverage),
+        ),
+        (
+            "async",
+            "gradients go to a parameter server, nobody waits",
+            SCALE,
+            0.01,
+            of(Kind::ParameterServer),
+        ),
+        (
+            "ssp",
+            "as async, but nobody leads the slowest by more than 3 steps",
+            "Ho et al. 2013, NIPS",
+            0.01,
+            Choices { lead_max: Some(3), ..of(Kind::ParameterServer) },
+        ),
+    ];
+    rows.into_iter()
+        .map(|(name, summary, paper, learning_rate, choices)| Recipe {
+            name: name.to_owned(),
+            summary: summary.to_owned(),
+            paper: paper.to_owned(),
+            make: Make::Choices(choices),
+            learning_rate,
+            optimizer: Optimizer {
+                rule: Rule::Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 },
+                clip_norm: None,
+            },
+        })
+        .collect()
+}
+
+/// The recipe of that name, or a sentence that offers the nearest one.
+pub fn find<'a>(recipes: &'a [Recipe], name: &str) -> Result<&'a Recipe, String> {
+    let known = || recipes.iter().map(|recipe| recipe.name.as_str());
+    recipes
+        .iter()
+        .find(|recipe| recipe.name == name)
+        .ok_or_else(|| unknown("strategy", name, known(), "`paceline strategies` lists them all"))
+}
+
+/// "There is no strategy `abx`; did you mean `abs`?"
+pub fn unknown<'a>(
+    what: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str>,
+    otherwise: &str,
+) -> String {
+    let nearest = known.map(|k| (strsim::jaro_winkler(k, name), k)).max_by(|a, b| a.0.total_cmp(&b.0));
+    match nearest {
+        Some((likeness, nearest)) if likeness > 0.7 => {
+            format!("there is no {what} `{name}`; did you mean `{nearest}`?")
+        }
+        _ => format!("there is no {what} `{name}`; {otherwise}"),
+    }
+}

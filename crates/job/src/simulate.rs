@@ -1,0 +1,55 @@
+//! Runs a job on a simulated cluster.
+
+use std::sync::Arc;
+
+use paceline_learn::Vector;
+use paceline_runtime::{Executor, Halt, Manner, Reader, train};
+use paceline_sim::{Scenario, Setting, SimCluster};
+
+use crate::job::Prepared;
+use crate::observe::Observer;
+use crate::outcome::{Failure, Outcome};
+
+/// A run's outcome, and the parameters it ended with.
+pub struct Simulated {
+    pub outcome: Outcome,
+    pub params: Option<Vector>,
+    /// Everything that crossed the simulated wires.
+    pub bytes_on_wires: u64,
+}
+
+/// Simulates the job. The result does not depend on `threads`, only the time it takes does.
+pub fn simulate(
+    prepared: &Prepared,
+    scenario: &Scenario,
+    threads: usize,
+    readers: Vec<&mut dyn Reader>,
+) -> Result<Simulated, Failure> {
+    scenario.check().map_err(Failure::Usage)?;
+    let (plan, manner) = (Arc::new(prepared.plan.clone()), prepared.strategy().manner());
+    let cluster = SimCluster::new(
+        scenario.clone(),
+        Setting {
+            seed: plan.seed,
+            compute: prepared.task.compute(plan.seed),
+            threads,
+            samples_total: plan.samples_total,
+            center_applies: manner == Manner::Central { applies: true },
+        },
+    );
+    let (shelves, wires) = (cluster.shelves(), cluster.bytes_on_wires());
+    let mut observer = Observer::new(prepared, manner, shelves, readers);
+    let mut executor = Executor::new(Box::new(cluster));
+    let ended = executor.run(
+        &mut |port| Box::pin(train(plan.clone(), port, prepared.strategy())),
+        &mut |line| observer.observe(line),
+    );
+    match ended {
+        Ok(()) | Err(Halt::BrokenOff) => {}
+        Err(Halt::Stuck(stuck)) => return Err(Failure::Failed(stuck.to_string())),
+    }
+    let seconds = executor.now().as_secs_f64();
+    let (mut outcome, params) = observer.conclude(prepared, false);
+    outcome.virtual_seconds = Some(seconds);
+    Ok(Simulated { outcome, params, bytes_on_wires: wires.get() })
+}

@@ -1,0 +1,134 @@
+//! Every sample of the job is applied exactly once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paceline_runtime::{Line, Reader, Record, Spans, WorkerId};
+use serde::{Deserialize, Serialize};
+
+/// Counts samples as the journal tells of them.
+#[derive(Default)]
+pub struct LedgerCheck {
+    total: u64,
+    manner: Manner,
+    /// Together: what is in each worker's replica. Apart: what each worker applied.
+    by_worker: BTreeMap<WorkerId, Account>,
+    /// Central: what was applied to the center, by its version.
+    center: Vec<(u64, Spans)>,
+    finished: BTreeSet<WorkerId>,
+    /// Gone without a word: what they say from then on does not count.
+    void: BTreeSet<WorkerId>,
+    wasted: u64,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Manner {
+    #[default]
+    Apart,
+    Together,
+    Central,
+}
+
+#[derive(Clone, Default, PartialEq)]
+struct Account {
+    spans: Spans,
+    repeated: u64,
+}
+
+impl Account {
+    fn apply(&mut self, spans: &Spans) {
+        self.repeated += self.spans.overlap(spans).len();
+        self.spans.add(spans);
+    }
+}
+
+/// The verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    pub done: u64,
+    pub lost: u64,
+    pub repeated: u64,
+}
+
+impl Reader for LedgerCheck {
+    fn read(&mut self, line: &Line) {
+        match &line.record {
+            Record::Began { samples_total, together, central, .. } => {
+                self.total = *samples_total;
+                self.manner = match (together, central) {
+                    (true, _) => Manner::Together,
+                    (_, true) => Manner::Central,
+                    _ => Manner::Apart,
+                };
+            }
+            Record::Applied { who, version, spans, .. } => self.apply(*who, *version, spans),
+            Record::Settled { who, adopted: Some(source), .. }
+                if self.manner == Manner::Together =>
+            {
+                let estate = self.by_worker.get(source).cloned().unwrap_or_default();
+                self.by_worker.insert(*who, estate);
+            }
+            Record::Freed { who, spans } => {
+                self.void.insert(*who);
+                if let (Manner::Apart, Some(account)) = (self.manner, self.by_worker.get_mut(who)) {
+                    let struck = account.spans.overlap(spans);
+                    self.wasted += struck.len();
+                    account.spans.subtract(&struck);
+                }
+            }
+            Record::Restored { version, .. } if self.manner == Manner::Central => {
+                let kept = self.center.partition_point(|(applied, _)| applied <= version);
+                self.wasted += self.center.drain(kept..).map(|(_, spans)| spans.len()).sum::<u64>();
+            }
+            Record::Finished { who, .. } => drop(self.finished.insert(*who)),
+            _ => {}
+        }
+    }
+}
+
+impl LedgerCheck {
+    fn apply(&mut self, who: WorkerId, version: u64, spans: &Spans) {
+        if self.void.contains(&who) {
+            self.wasted += spans.len();
+            return;
+        }
+        match self.manner {
+            Manner::Central => self.center.push((version, spans.clone())),
+            Manner::Together | Manner::Apart => {
+                self.by_worker.entry(who).or_default().apply(spans);
+            }
+        }
+    }
+
+    /// Samples that were applied to replicas nobody has any more.
+    pub fn wasted(&self) -> u64 {
+        self.wasted
+    }
+
+    /// What came of it. A job that was stopped early owes only what lies below its last sample.
+    pub fn tally(&self, stopped: bool) -> Tally {
+        let account = match self.manner {
+            Manner::Together => {
+                // All who finished hold the same; if not, the worst account is the verdict.
+                let accounts = self.finished.iter().filter_map(|who| self.by_worker.get(who));
+                accounts.min_by_key(|account| account.spans.len()).cloned().unwrap_or_default()
+            }
+            Manner::Apart => self.by_worker.values().fold(Account::default(), |mut all, one| {
+                all.apply(&one.spans);
+                all.repeated += one.repeated;
+                all
+            }),
+            Manner::Central => {
+                let mut all = Account::default();
+                self.center.iter().for_each(|(_, spans)| all.apply(spans));
+                all
+            }
+        };
+        let highest = account.spans.intervals().last().map_or(0, |(_, to)| *to);
+        let owed = if stopped { highest } else { self.total };
+        Tally {
+            done: account.spans.len(),
+            lost: account.spans.gaps(owed).len(),
+            repeated: account.repeated,
+        }
+    }
+}

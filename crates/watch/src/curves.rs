@@ -1,0 +1,276 @@
+//! How a run learns: loss, accuracy, learning rate and notes, over time and over samples.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paceline_runtime::{Line, Reader, Record, WorkerId};
+
+pub use crate::series::Point;
+use crate::series::Series;
+
+/// Bins an epoch, as fine as a training loss can be read through its noise.
+const BINS_PER_EPOCH: u64 = 20;
+
+/// Reads a journal into curves. Its memory grows with the workers, not with the run.
+#[derive(Clone, Debug)]
+pub struct Curves {
+    samples_per_epoch: u64,
+    /// Every member records the same samples.
+    together: bool,
+    /// One in so many of the frequent records is there; it stands for the others.
+    keeping_one_in: u64,
+    /// Samples applied, each counted once.
+    samples: u64,
+    /// Where all exchange together: the samples in each worker's replica.
+    counts: BTreeMap<WorkerId, u64>,
+    /// Workers whose samples went back to the coordinator; what they say no longer counts.
+    freed: BTreeSet<WorkerId>,
+    loss: Series,
+    accuracy: Series,
+    rate: Series,
+    notes: BTreeMap<String, Series>,
+}
+
+impl Default for Curves {
+    fn default() -> Curves {
+        Curves {
+            samples_per_epoch: 1,
+            together: false,
+            keeping_one_in: 1,
+            samples: 0,
+            counts: BTreeMap::new(),
+            freed: BTreeSet::new(),
+            loss: Series::new(1),
+            accuracy: Series::new(1),
+            rate: Series::new(1),
+            notes: BTreeMap::new(),
+        }
+    }
+}
+
+impl Curves {
+    /// The training loss per sample.
+    pub fn loss(&self) -> &[Point] {
+        self.loss.points()
+    }
+
+    /// The part of test samples that is told right, from 0 to 1.
+    pub fn accuracy(&self) -> &[Point] {
+        self.accuracy.points()
+    }
+
+    /// The learning rate.
+    pub fn rate(&self) -> &[Point] {
+        self.rate.points()
+    }
+
+    /// A strategy's own number, as a mean over workers; empty if nobody noted it.
+    pub fn note(&self, name: &str) -> &[Point] {
+        self.notes.get(name).map_or(&[], Series::points)
+    }
+
+    /// Samples applied so far. What a lost center had taken in counts again when it is applied again.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    fn bin_width(&self) -> u64 {
+        self.samples_per_epoch / BINS_PER_EPOCH
+    }
+
+    fn point(&self, line: &Line, samples: u64, value: f64) -> Point {
+        let epochs = samples as f64 / self.samples_per_epoch as f64;
+        Point { at: line.at.as_secs_f64(), epochs, value }
+    }
+
+    /// How many of the samples that `who` applied nobody has counted yet.
+    fn count(&mut self, who: WorkerId, samples: u64) -> u64 {
+        if !self.together {
+            return if self.freed.contains(&who) { 0 } else { samples };
+        }
+        let count = self.counts.entry(who).or_default();
+        *count += samples;
+        count.saturating_sub(self.samples)
+    }
+
+    fn apply(&mut self, line: &Line, who: WorkerId, samples: u64, loss_sum: f64, rate: f32) {
+        let new = self.count(who, samples * self.keeping_one_in);
+        if new == 0 {
+            return;
+        }
+        let before = self.samples;
+        self.samples += new;
+        let loss = self.point(line, self.samples, loss_sum / samples as f64);
+        let rate = self.point(line, self.samples, f64::from(rate));
+        self.loss.add(before, loss, new as f64);
+        self.rate.add(before, rate, new as f64);
+    }
+}
+
+impl Reader for Curves {
+    fn read(&mut self, line: &Line) {
+        match &line.record {
+            Record::Began { samples_per_epoch, together, .. } => {
+                self.samples_per_epoch = (*samples_per_epoch).max(1);
+                self.together = *together;
+                self.loss = Series::new(self.bin_width());
+                self.rate = Series::new(self.bin_width());
+            }
+            Record::Applied { who, spans, loss_sum, rate, .. } => {
+                self.apply(line, *who, spans.len(), *loss_sum, *rate);
+            }
+            Record::Settled { who, adopted: Some(giver), .. } => {
+                let count = self.counts.get(giver).copied().unwrap_or(0);
+                self.counts.insert(*who, count);
+            }
+            Record::Freed { who, .. } => {
+                self.freed.insert(*who);
+            }
+            Record::Scored { samples, accuracy, .. } => {
+                let point = self.point(line, *samples, *accuracy);
+                self.accuracy.add(*samples, point, 1.0);
+            }
+            Record::Note { name, value, .. } => {
+                let point = self.point(line, self.samples, *value);
+                let width = self.bin_width();
+                if !self.notes.contains_key(name) {
+                    self.notes.insert(name.clone(), Series::new(width));
+                }
+                let series = self.notes.get_mut(name).expect("it was put there just now");
+                series.add(self.samples, point, 1.0);
+            }
+            Record::Thinned { keeping_one_in } => self.keeping_one_in = *keeping_one_in,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use paceline_runtime::Spans;
+
+    use super::*;
+
+    /// Epochs of 200 samples, so that a bin holds 10.
+    fn curves(together: bool) -> Curves {
+        let mut curves = Curves::default();
+        let began = Record::Began {
+            version: 1,
+            strategy: "any".to_owned(),
+            seed: 1,
+            samples_total: 1000,
+            samples_per_epoch: 200,
+            params: 3,
+            together,
+        };
+        read(&mut curves, 0, began);
+        curves
+    }
+
+    fn read(curves: &mut Curves, seconds: u64, record: Record) {
+        curves.read(&Line { at: Duration::from_secs(seconds), record });
+    }
+
+    fn applied(who: u32, from: u64, to: u64, loss: f64) -> Record {
+        Record::Applied {
+            who: WorkerId(who),
+            version: 1,
+            spans: Spans::one(from, to),
+            loss_sum: loss * (to - from) as f64,
+            staleness: 0,
+            rate: 0.5,
+        }
+    }
+
+    fn values(points: &[Point]) -> Vec<f64> {
+        points.iter().map(|point| point.value).collect()
+    }
+
+    #[test]
+    fn what_all_members_record_together_counts_once() {
+        let mut curves = curves(true);
+
+        for (seconds, from) in [(1, 0), (2, 10)] {
+            for who in 0..3 {
+                read(&mut curves, seconds, applied(who, from, from + 10, seconds as f64));
+            }
+        }
+
+        assert_eq!(curves.samples(), 20);
+        let point = |at, epochs, value| Point { at, epochs, value };
+        assert_eq!(curves.loss(), [point(1.0, 0.05, 1.0), point(2.0, 0.1, 2.0)]);
+        assert_eq!(values(curves.rate()), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn a_newcomer_goes_on_from_the_count_it_adopted() {
+        let mut curves = curves(true);
+        read(&mut curves, 1, applied(0, 0, 50, 3.0));
+
+        let adopted = Some(WorkerId(0));
+        read(&mut curves, 2, Record::Settled { who: WorkerId(7), view: 2, round: 1, adopted });
+        read(&mut curves, 3, applied(7, 50, 60, 2.0));
+        read(&mut curves, 3, applied(0, 50, 60, 2.0));
+
+        assert_eq!(curves.samples(), 60);
+        assert_eq!(values(curves.loss()), [3.0, 2.0]);
+    }
+
+    #[test]
+    fn a_round_that_only_a_lost_member_finished_counts_once() {
+        let mut curves = curves(true);
+        read(&mut curves, 1, applied(0, 0, 10, 3.0));
+        read(&mut curves, 1, applied(1, 0, 10, 3.0));
+        read(&mut curves, 2, applied(0, 10, 20, 2.0));
+        read(&mut curves, 2, Record::Crashed { who: WorkerId(0) });
+
+        read(&mut curves, 3, applied(1, 10, 15, 2.5));
+        read(&mut curves, 4, applied(1, 15, 25, 1.0));
+
+        assert_eq!(curves.samples(), 25);
+        assert_eq!(values(curves.loss()), [3.0, 2.0, 1.0]);
+    }
+
+    #[test]
+    fn apart_everything_counts_but_what_comes_after_the_samples_were_freed() {
+        let mut curves = curves(false);
+
+        read(&mut curves, 1, applied(0, 0, 5, 4.0));
+        read(&mut curves, 1, applied(1, 5, 10, 2.0));
+        read(&mut curves, 2, Record::Freed { who: WorkerId(1), spans: Spans::one(10, 15) });
+        read(&mut curves, 3, applied(1, 10, 15, 9.0));
+        read(&mut curves, 4, applied(0, 10, 15, 1.0));
+
+        assert_eq!(curves.samples(), 15);
+        assert_eq!(values(curves.loss()), [3.0, 1.0]);
+    }
+
+    #[test]
+    fn scores_and_notes_are_told_by_time_and_epochs() {
+        let mut curves = curves(true);
+        read(&mut curves, 1, applied(0, 0, 100, 3.0));
+
+        for (who, value) in [(0, 4.0), (1, 6.0)] {
+            let name = "period".to_owned();
+            read(&mut curves, 2, Record::Note { who: WorkerId(who), name, value });
+        }
+        read(&mut curves, 3, Record::Scored { samples: 100, loss: 2.0, accuracy: 0.75 });
+
+        assert_eq!(curves.note("period"), [Point { at: 2.0, epochs: 0.5, value: 5.0 }]);
+        assert_eq!(curves.accuracy(), [Point { at: 3.0, epochs: 0.5, value: 0.75 }]);
+        assert_eq!(curves.note("variance"), []);
+    }
+
+    #[test]
+    fn one_record_of_a_thinned_journal_stands_for_those_left_out() {
+        let mut curves = curves(false);
+        read(&mut curves, 1, applied(0, 0, 10, 3.0));
+
+        read(&mut curves, 2, Record::Thinned { keeping_one_in: 4 });
+        read(&mut curves, 3, applied(0, 40, 50, 2.0));
+
+        assert_eq!(curves.samples(), 50);
+        assert_eq!(values(curves.loss()), [3.0, 2.0]);
+    }
+}
