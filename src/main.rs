@@ -1,1 +1,7 @@
-fn main() {}
+//! The command line, with no strategies but ours.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    paceline::main_with([])
+}

@@ -1,1 +1,74 @@
-//! .
+//! The command line: one file per command.
+
+mod audience;
+mod bar;
+mod compare;
+mod flags;
+mod output;
+mod scenarios;
+mod simulate;
+mod strategies;
+mod summary;
+//mod train;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use paceline_job::{Recipe, recipes};
+
+/// Distributed SGD for clusters that are uneven, unsteady and poorly connected
+#[derive(Parser)]
+#[command(name = "paceline", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline compare                              every strategy on a cluster with stragglers
+  paceline simulate spot --strategy abs         one of them on machines that come and go
+  paceline train --strategy dbs --speeds 1,1,2,4";
+
+#[derive(Subcommand)]
+enum Command {
+    Simulate(simulate::Simulate),
+    Compare(compare::Compare),
+    //Train(train::Train),
+    Strategies(strategies::Strategies),
+    Scenarios(scenarios::Scenarios),
+}
+
+/// Runs the whole command line, with rows of one's own in the table of recipes; a row replaces ours of the same name.
+pub fn main_with(own: Vec<Recipe>) -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help that nobody reads to its end is no failure.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    let mut recipes = recipes();
+    recipes.retain(|ours| own.iter().all(|theirs| theirs.name != ours.name));
+    recipes.extend(own);
+    output::exit_code(match cli.command {
+        Command::Simulate(command) => command.run(&recipes),
+        Command::Compare(command) => command.run(&recipes),
+        //Command::Train(command) => command.run(&recipes),
+        Command::Strategies(command) => command.run(&recipes),
+        Command::Scenarios(command) => command.run(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn flags_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+}

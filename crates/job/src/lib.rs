@@ -3,9 +3,11 @@
 pub mod account;
 pub mod choices;
 pub mod job;
+pub mod journal_file;
 pub mod observe;
 pub mod outcome;
 pub mod recipes;
+pub mod scenarios;
 pub mod simulate;
 pub mod task;
 

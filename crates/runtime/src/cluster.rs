@@ -94,6 +94,8 @@ pub struct Standing {
     pub round: u64,
     /// A newcomer has nothing to give and adopts whatever there is.
     pub newcomer: bool,
+    /// The newest view this member has heard of.
+    pub heard: u64,
 }
 
 /// Everything a newcomer adopts: what all members agree on, between rounds.
@@ -211,7 +213,7 @@ impl Entry {
                 count: 2 * (members as u32 - 1),
                 bytes: payload.bytes().div_ceil(n) + HEADER_BYTES + TAIL_BYTES,
             },
-            Entry::Gather { .. } => Steps { count: members as u32 - 1, bytes: HEADER_BYTES + 16 },
+            Entry::Gather { .. } => Steps { count: members as u32 - 1, bytes: HEADER_BYTES + 17 },
         }
     }
 }
@@ -307,7 +309,8 @@ pub enum Event {
     /// `None`: the peer is gone, or has never published.
     Value { to: WorkerId, ticket: Ticket, value: Option<Published> },
     Leased { to: WorkerId, ticket: Ticket, lease: Lease },
-    /// `lost` are the members of older views that did not say goodbye.
+    /// `lost` are those who are gone since the last view and did not say goodbye. Every member hears
+    /// of every view, in order.
     ViewChanged { to: WorkerId, view: Arc<View>, lost: Arc<Vec<WorkerId>> },
     /// Somebody asked that the job end after this round.
     StopWished { to: WorkerId },

@@ -13,7 +13,6 @@ pub struct Coordinator {
     membership: Membership,
     leases: Leases,
     center_applies: bool,
-    lost: Vec<WorkerId>,
     /// Said goodbye, but may still owe somebody something.
     leaving: BTreeSet<WorkerId>,
 }
@@ -34,7 +33,6 @@ impl Coordinator {
             membership: Membership::new(rules.members_min, rules.patience),
             leases: Leases::new(rules.samples_total),
             center_applies: rules.center_applies,
-            lost: Vec::new(),
             leaving: BTreeSet::new(),
         }
     }
@@ -62,13 +60,11 @@ impl Coordinator {
             Reason::TooLate(who) => return vec![Event::Over { to: *who }],
             _ => vec![],
         };
-        self.lost.extend(&gone);
         if let Sign::Lost(who) = sign
             && self.leaving.remove(&who)
         {
             // It can no longer hand over what it had; those who wait for that must know.
-            self.lost.push(who);
-            return self.announce(&before, &[], &reason);
+            return self.announce(&before, &[who], &reason);
         }
         let left = if let Reason::Left(who) = &reason { vec![*who] } else { vec![] };
         for &who in gone.iter().chain(&left) {
@@ -84,7 +80,7 @@ impl Coordinator {
             if self.center_applies && before.number > 0 && before.first() != view.first() {
                 self.leases.center_lost();
             }
-            events.extend(self.announce(&view, &left, &reason));
+            events.extend(self.announce(&view, &gone, &reason));
         }
         events.extend(self.answers());
         events
@@ -122,15 +118,15 @@ impl Coordinator {
         self.answers()
     }
 
-    fn announce(&self, view: &View, left: &[WorkerId], reason: &Reason) -> Vec<Event> {
-        let (view, lost) = (Arc::new(view.clone()), Arc::new(self.lost.clone()));
+    fn announce(&self, view: &View, lost: &[WorkerId], reason: &Reason) -> Vec<Event> {
+        let (view, lost) = (Arc::new(view.clone()), Arc::new(lost.to_vec()));
         let record = Record::View {
             number: view.number,
             members: view.members.clone(),
             reason: describe(reason),
         };
-        // Who leaves must hear of the view without it, to know when to go.
-        let told = view.members.iter().chain(left).copied();
+        // Who leaves must hear of the view without it to know when to go, and of those lost meanwhile.
+        let told = view.members.iter().chain(&self.leaving).copied();
         std::iter::once(Event::Recorded { record })
             .chain(told.map(|to| Event::ViewChanged { to, view: view.clone(), lost: lost.clone() }))
             .collect()

@@ -20,7 +20,7 @@ use crate::worker::{Agreed, Worker};
 pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) {
     let view = port
         .until(Wanted::View, |inbox| {
-            let mine = inbox.view.clone().filter(|view| view.has(port.worker));
+            let mine = inbox.views.values().find(|view| view.has(port.worker)).cloned();
             mine.map(Some).or(inbox.over.then_some(None))
         })
         .await;
@@ -43,8 +43,9 @@ pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) 
 /// Rounds as transactions; ends when the job is over or this worker has left.
 async fn together(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
     // In the first view all start from the same seed, so there is nothing to settle.
-    let mut settled = if worker.view.number == 1 { 1 } else { 0 };
-    let mut newcomer = settled == 0;
+    let mut settled = worker.view.number == 1;
+    let mut entered = u64::from(settled);
+    let mut newcomer = !settled;
     let mut said_bye = false;
     while !worker.port.look(|inbox| inbox.over) {
         if !said_bye && worker.port.look(|inbox| inbox.leave_wished) {
@@ -59,19 +60,17 @@ async fn together(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
         // A changed view is entered when all members know of it: at once if one is lost, else after
         // the round whose exchange said so, or when there are no more rounds.
         let heard = worker.heard > worker.view.number;
-        let must_settle = settled == 0 || lost || heard || (has_ended && changed);
+        let must_settle = !settled || lost || heard || (has_ended && changed);
         if must_settle || has_ended {
-            if worker.has_sum_under_way() && !lost && settled > 0 {
+            if worker.has_sum_under_way() && !lost && settled {
                 attempt(worker, &mut strategy, Step::Finish).await;
                 continue;
             }
             if must_settle {
-                let entered = settle(worker, &mut strategy, newcomer).await;
-                match entered {
-                    Settling::Settled => (settled, newcomer) = (worker.view.number, false),
-                    Settling::Interrupted => settled = 0,
-                    Settling::Left => return,
-                }
+                let Some(view) = next_view(worker, entered).await else { return };
+                entered = view.number;
+                settled = settle(worker, &mut strategy, view, newcomer).await;
+                newcomer &= !settled;
                 continue;
             }
             worker.port.tell(Word::Finished);
@@ -83,9 +82,7 @@ async fn together(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
             worker.port.until(Wanted::End, news).await;
             continue;
         }
-        if !attempt(worker, &mut strategy, Step::Round).await {
-            settled = 0;
-        }
+        settled = attempt(worker, &mut strategy, Step::Round).await;
     }
 }
 
@@ -116,12 +113,22 @@ async fn attempt(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, step:
     ended.is_ok()
 }
 
-enum Settling {
-    Settled,
-    /// Another member was lost meanwhile.
-    Interrupted,
-    /// The new view is without this worker.
-    Left,
+/// The view to enter next. Views are entered one after another, so that all members go the same way;
+/// only those that hold a lost member are left out, for nobody can settle there. `None`: the next view
+/// is without this worker, or all is over.
+async fn next_view(worker: &Worker, entered: u64) -> Option<Arc<View>> {
+    let me = worker.id;
+    worker
+        .port
+        .until(Wanted::View, |inbox| {
+            if inbox.over {
+                return Some(None);
+            }
+            let next = inbox.views.range(entered + 1..).map(|(_, view)| view);
+            let next = next.clone().find(|view| !inbox.has_lost_one_of(view))?;
+            Some(next.has(me).then(|| next.clone()))
+        })
+        .await
 }
 
 /// What travels as [`Estate::memory`].
@@ -131,34 +138,20 @@ struct Memory {
     agreed: Agreed,
 }
 
-/// Enters the newest view: those who are behind adopt everything from the most advanced.
+/// Enters a view: those who are behind adopt everything from the most advanced. Gives whether it
+/// worked out; if not, another member was lost meanwhile.
 async fn settle(
     worker: &mut Worker,
     strategy: &mut Box<dyn AnyStrategy>,
+    view: Arc<View>,
     newcomer: bool,
-) -> Settling {
-    let heard = worker.heard;
-    let view = worker
-        .port
-        .until(Wanted::View, |inbox| {
-            let view = inbox.view.clone().filter(|view| view.number >= heard);
-            view.map(Some).or(inbox.over.then_some(None))
-        })
-        .await;
-    let Some(view) = view else { return Settling::Interrupted };
-    if !view.has(worker.id) {
-        return Settling::Left;
-    }
+) -> bool {
     worker.enter_view(view);
-    match adopt_most_advanced(worker, strategy, newcomer).await {
-        Ok(adopted) => {
-            let (who, view, round) = (worker.id, worker.view.number, worker.state.round);
-            worker.port.record(Record::Settled { who, view, round, adopted });
-            worker.publish();
-            Settling::Settled
-        }
-        Err(_) => Settling::Interrupted,
-    }
+    let Ok(adopted) = adopt_most_advanced(worker, strategy, newcomer).await else { return false };
+    let (who, view, round) = (worker.id, worker.view.number, worker.state.round);
+    worker.port.record(Record::Settled { who, view, round, adopted });
+    worker.publish();
+    true
 }
 
 async fn adopt_most_advanced(
@@ -166,7 +159,12 @@ async fn adopt_most_advanced(
     strategy: &mut Box<dyn AnyStrategy>,
     newcomer: bool,
 ) -> Result<Option<WorkerId>> {
-    let standings = worker.gather(Standing { round: worker.state.round, newcomer }).await?;
+    let heard = worker.port.look(|inbox| inbox.view.as_ref().map_or(0, |view| view.number));
+    let round = worker.state.round;
+    let standings = worker.gather(Standing { round, newcomer, heard }).await?;
+    // Newcomers too must know of later views at the same time as all others.
+    let newest = standings.iter().map(|standing| standing.heard).max();
+    worker.heard = worker.heard.max(newest.unwrap_or(0));
     let members = worker.view.members.clone();
     let rows = || members.iter().zip(standings.iter());
     let best = rows().filter(|(_, s)| !s.newcomer).map(|(_, s)| s.round).max();

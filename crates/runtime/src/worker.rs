@@ -118,8 +118,11 @@ pub struct Worker {
     pub(crate) heard: u64,
     /// The coordinator has no more samples for asynchronous workers.
     pub(crate) out_of_samples: bool,
-    /// Samples of the job seen so far, as far as this worker knows: the clock of the schedule.
+    /// Samples of the job applied when the round began, as all members know, or as the lease said.
     clock: u64,
+    /// What one step of all members stands for, and how many steps this round has dealt.
+    nominal_batch: f64,
+    deals: u64,
     factor: f32,
     exchanges: u64,
     updates: u32,
@@ -159,6 +162,8 @@ impl Worker {
             heard: 0,
             out_of_samples: false,
             clock: 0,
+            nominal_batch: 0.0,
+            deals: 0,
             factor: 1.0,
             exchanges: 0,
             updates: 0,
@@ -200,7 +205,9 @@ impl Worker {
 
     /// The learning rate now: base schedule x rescale factor.
     pub fn rate(&self) -> f32 {
-        self.plan.schedule.rate(self.clock, self.plan.samples_total) * self.factor
+        // Members may differ in samples, but never in the rate: steps count as all members' batches.
+        let samples = self.clock_after(self.deals.saturating_sub(1));
+        self.plan.schedule.rate(samples, self.plan.samples_total) * self.factor
     }
 
     /// The learning rate before it decays.
@@ -209,7 +216,7 @@ impl Worker {
     }
 
     pub fn is_warming_up(&self) -> bool {
-        (self.clock as f64) < self.plan.schedule.warm_up * self.plan.samples_total as f64
+        (self.samples_seen() as f64) < self.plan.schedule.warm_up * self.plan.samples_total as f64
     }
 
     /// Samples that all members know to be applied.
@@ -219,7 +226,11 @@ impl Worker {
 
     /// Samples of the job seen so far: the clock of schedules and periods.
     pub fn samples_seen(&self) -> u64 {
-        self.clock
+        self.clock_after(self.deals)
+    }
+
+    fn clock_after(&self, steps: u64) -> u64 {
+        self.clock + (steps as f64 * self.nominal_batch) as u64
     }
 
     /// Whether every sample of the job has been applied.
@@ -261,6 +272,7 @@ impl Worker {
             Share::ByRank(shares) => {
                 let mut dealt = self.state.agreed.ledger.deal(shares.iter().sum());
                 self.state.dealt.add(&dealt);
+                self.deals += 1;
                 let rank = self.rank();
                 dealt.take(shares[..rank].iter().sum());
                 dealt.take(shares[rank])
@@ -365,8 +377,6 @@ impl Worker {
         if mine.is_leased {
             self.apply(mine.spans.clone(), mine.gradient.loss_sum, staleness, rate);
             self.port.tell(Word::Done { spans: mine.spans.clone() });
-        } else {
-            self.clock += mine.gradient.samples * self.view.members.len() as u64;
         }
     }
 
@@ -683,7 +693,7 @@ impl Worker {
     pub(crate) fn begin_round(&mut self, nominal_batch: f64, together: bool) {
         self.factor = self.state.agreed.rescaler.factor(nominal_batch);
         self.state.anchor = self.state.params.clone();
-        self.computed = 0;
+        (self.computed, self.deals, self.nominal_batch) = (0, 0, nominal_batch);
         if together {
             self.clock = self.state.agreed.ledger.done().len();
         }

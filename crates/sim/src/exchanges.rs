@@ -73,9 +73,10 @@ impl Exchanges {
             Sums::Messages => ring.send_on(now, wires, name, rank),
             Sums::ClosedForm if n > 1 && ring.entered == n => {
                 let members = &ring.view.members;
-                let steps = ring.members.iter().filter_map(|m| m.steps);
-                let steps = steps.max_by_key(|steps| steps.bytes).expect("all have entered");
-                let end = now + wires.ring(members, steps.count, steps.bytes);
+                let steps = || ring.members.iter().filter_map(|m| m.steps);
+                let sent = steps().map(|steps| u64::from(steps.count) * steps.bytes).sum();
+                let steps = steps().max_by_key(|steps| steps.bytes).expect("all have entered");
+                let end = now + wires.ring(members, steps.count, steps.bytes, sent);
                 let arrives = wires.after_all_cuts(members, end);
                 let passage = Passage { left: end, arrives };
                 vec![RingMessage { name, from: who, to: None, passage }]

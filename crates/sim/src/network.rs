@@ -78,10 +78,10 @@ impl Wires {
         self.after_cuts(who, None, at) == at
     }
 
-    /// The ring's cost in closed form: every step waits for the slowest link.
-    pub fn ring(&mut self, members: &[WorkerId], steps: u32, bytes: u64) -> Duration {
-        let all = u64::from(steps) * bytes * members.len() as u64;
-        self.bytes.set(self.bytes.get() + all);
+    /// The ring's cost in closed form: every step waits for the slowest link. `sent` is what all
+    /// members send in all steps together.
+    pub fn ring(&mut self, members: &[WorkerId], steps: u32, bytes: u64, sent: u64) -> Duration {
+        self.bytes.set(self.bytes.get() + sent);
         let pairs = members.iter().zip(members.iter().cycle().skip(1));
         let step = pairs
             .map(|(from, to)| {

@@ -247,6 +247,26 @@ pub struct Churn {
     pub leave_chance: f64,
 }
 
+impl Default for Scenario {
+    /// Four equal workers on a good network, and no mishap.
+    fn default() -> Scenario {
+        Scenario {
+            name: String::new(),
+            description: String::new(),
+            workers: 4,
+            compute: Pace::default(),
+            network: Network::default(),
+            coordinator: Away::default(),
+            crashes: vec![],
+            leaves: vec![],
+            joins: vec![],
+            sizes: vec![],
+            cuts: vec![],
+            churn: None,
+        }
+    }
+}
+
 impl Scenario {
     /// Checks what types cannot; one sentence says what is wrong and where.
     pub fn check(&self) -> Result<(), String> {

@@ -68,7 +68,7 @@ impl Curves {
         self.notes.get(name).map_or(&[], Series::points)
     }
 
-    /// Samples applied so far. What a lost center had taken in counts again when it is applied again.
+    /// Samples applied so far. What was lost with a center counts again when it is applied again.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -163,6 +163,7 @@ mod tests {
             samples_per_epoch: 200,
             params: 3,
             together,
+            central: false,
         };
         read(&mut curves, 0, began);
         curves

@@ -1,0 +1,111 @@
+//! The flags that describe a job, for every command that runs one.
+
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use paceline_job::{Job, scenarios};
+use paceline_sim::Scenario;
+
+use crate::output::Ending;
+
+/// Flags override the job file, which overrides the defaults.
+#[derive(Args)]
+#[command(next_help_heading = "Job", allow_negative_numbers = true)]
+pub struct JobFlags {
+    /// Read the job from a file; flags override what it says
+    #[arg(long, value_name = "FILE.toml")]
+    pub job: Option<PathBuf>,
+    /// How many workers there are at first
+    #[arg(long, value_name = "N")]
+    pub workers: Option<u32>,
+    /// Passes over the data [default: 20]
+    #[arg(long, value_name = "X")]
+    epochs: Option<f64>,
+    /// Samples of one worker's gradient [default: 16]
+    #[arg(long, value_name = "B")]
+    batch: Option<u64>,
+    /// Samples of all first workers' gradients together, in place of --batch
+    #[arg(long, value_name = "B")]
+    batch_total: Option<u64>,
+    /// Learning rate for the first total batch [default: the strategy's own]
+    #[arg(long, value_name = "R")]
+    learning_rate: Option<f32>,
+    /// What all chance follows from [default: 1]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// mlp, softmax or quadratic [default: mlp]
+    #[arg(long, value_name = "M")]
+    model: Option<String>,
+    /// digits, blobs or noise [default: digits]
+    #[arg(long, value_name = "D")]
+    data: Option<String>,
+    /// Report when the training loss first falls to this
+    #[arg(long, value_name = "L")]
+    target_loss: Option<f64>,
+    /// Report when the test accuracy first rises to this, from 0 to 1
+    #[arg(long, value_name = "A")]
+    target_accuracy: Option<f64>,
+}
+
+impl JobFlags {
+    /// The job that the file and the flags describe, not checked yet.
+    pub fn job(&self) -> Result<Job, Ending> {
+        let mut job = match &self.job {
+            Some(path) => read_job(path).map_err(Ending::Usage)?,
+            None => Job::default(),
+        };
+        job.epochs = self.epochs.unwrap_or(job.epochs);
+        job.seed = self.seed.unwrap_or(job.seed);
+        job.learning_rate = self.learning_rate.or(job.learning_rate);
+        job.model = self.model.clone().unwrap_or(job.model);
+        job.data = self.data.clone().unwrap_or(job.data);
+        // A flag for one of two alternatives overrides the file's choice of the other.
+        if self.batch.or(self.batch_total).is_some() {
+            (job.batch, job.batch_total) = (self.batch, self.batch_total);
+        }
+        if self.target_loss.or(self.target_accuracy).is_some() {
+            (job.target_loss, job.target_accuracy) = (self.target_loss, self.target_accuracy);
+        }
+        Ok(job)
+    }
+
+    /// The job with a strategy's name from the command line; a name replaces whatever the file spells out.
+    pub fn job_with(&self, strategy: Option<&str>) -> Result<Job, Ending> {
+        let mut job = self.job()?;
+        if let Some(strategy) = strategy {
+            job.strategy = strategy.to_owned();
+            job.choices = None;
+        }
+        Ok(job)
+    }
+
+    /// The scenario, with as many workers as the flags say.
+    pub fn scenario(&self, name_or_path: &str) -> Result<Scenario, Ending> {
+        let mut scenario = scenarios::load(name_or_path).map_err(Ending::Usage)?;
+        scenario.workers = self.workers.unwrap_or(scenario.workers);
+        scenario.check().map_err(Ending::Usage)?;
+        Ok(scenario)
+    }
+}
+
+fn read_job(path: &Path) -> Result<Job, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read the job {}: {error}", path.display()))?;
+    Job::from_toml(&text).map_err(|sentence| format!("{}, {sentence}", path.display()))
+}
+
+/// How many threads compute: as many as asked for, or one per core.
+#[derive(Args)]
+pub struct ThreadsFlag {
+    /// Threads that compute; the result does not depend on it [default: one per core]
+    #[arg(long, value_name = "T")]
+    threads: Option<NonZero<usize>>,
+}
+
+impl ThreadsFlag {
+    pub fn count(&self) -> usize {
+        let cores = std::thread::available_parallelism();
+        self.threads.or(cores.ok()).map_or(1, NonZero::get)
+    }
+}

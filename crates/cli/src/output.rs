@@ -1,0 +1,71 @@
+//! What leaves the program: data on stdout, talk on stderr, an exit code.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
+
+use paceline_job::Failure;
+use serde::Serialize;
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub enum Ending {
+    /// The request makes no sense.
+    Usage(String),
+    /// The request was fine, but something failed.
+    Failed(String),
+    /// Whoever read our stdout has gone: a quiet end.
+    PipeClosed,
+}
+
+pub type Ended = Result<(), Ending>;
+
+impl From<Failure> for Ending {
+    fn from(failure: Failure) -> Ending {
+        match failure {
+            Failure::Usage(sentence) => Ending::Usage(sentence),
+            Failure::Failed(sentence) => Ending::Failed(sentence),
+        }
+    }
+}
+
+/// Data, for stdout.
+pub fn print(text: &str) -> Ended {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Ending::PipeClosed),
+        Err(error) => Err(Ending::Failed(format!("cannot write to stdout: {error}"))),
+    }
+}
+
+pub fn print_json(value: &impl Serialize) -> Ended {
+    let text = serde_json::to_string_pretty(value).expect("plain data has a JSON form");
+    print(&(text + "\n"))
+}
+
+/// Talk, for stderr; if nobody can hear it, so be it.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// A failure that does not end the command.
+pub fn say_error(sentence: &str) {
+    let is_colored =
+        io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let (red, plain) = if is_colored { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+    say(&format!("{red}error:{plain} {sentence}"));
+}
+
+pub fn exit_code(ended: Ended) -> ExitCode {
+    match ended {
+        Ok(()) | Err(Ending::PipeClosed) => ExitCode::SUCCESS,
+        Err(Ending::Failed(sentence)) => {
+            say_error(&sentence);
+            ExitCode::from(1)
+        }
+        Err(Ending::Usage(sentence)) => {
+            say_error(&sentence);
+            ExitCode::from(2)
+        }
+    }
+}

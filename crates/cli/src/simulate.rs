@@ -1,0 +1,58 @@
+//! `paceline simulate`: one strategy on a simulated cluster.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use paceline_job::{Recipe, simulate};
+
+use crate::audience::Audience;
+use crate::bar::Bar;
+use crate::flags::{JobFlags, ThreadsFlag};
+use crate::output::{Ended, Ending};
+use crate::summary::tell;
+
+/// Simulate a job on a cluster of your description
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Simulate {
+    /// A scenario's name (see `paceline scenarios`) or a path to a .toml file
+    #[arg(default_value = "stragglers")]
+    scenario: String,
+    /// The training algorithm (see `paceline strategies`) [default: ssgd, or what the job file says]
+    #[arg(long, value_name = "NAME")]
+    strategy: Option<String>,
+    #[command(flatten)]
+    threads: ThreadsFlag,
+    /// Write what happened to a file, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    journal: Option<PathBuf>,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    job: JobFlags,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline simulate --strategy abs
+  paceline simulate spot --strategy dynamic --target-accuracy 0.9
+  paceline simulate my-cluster.toml --strategy cpsgd --epochs 5 --json
+  paceline simulate elastic --strategy dynamic --journal run.jsonl
+
+Gradients are real, time is virtual. The same seed gives the same run.";
+
+impl Simulate {
+    pub fn run(&self, recipes: &[Recipe]) -> Ended {
+        let scenario = self.job.scenario(&self.scenario)?;
+        let job = self.job.job_with(self.strategy.as_deref())?;
+        let prepared = job.check(recipes, scenario.workers, None).map_err(Ending::Usage)?;
+        let bar = Bar::simulated(prepared.plan.samples_total, !self.json);
+        let mut audience = Audience::new(bar, self.journal.as_deref())?;
+
+        let threads = self.threads.count();
+        let simulated = simulate(&prepared, &scenario, threads, vec![&mut audience])?;
+
+        tell(&prepared, &simulated.outcome, audience, &scenario.name, self.json)
+    }
+}

@@ -1,0 +1,94 @@
+//! `paceline train`: a job on real threads of this machine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use paceline_job::Recipe;
+use paceline_job::threads::{ThreadSetting, train};
+
+use crate::audience::Audience;
+use crate::bar::Bar;
+use crate::flags::JobFlags;
+use crate::output::{Ended, Ending, say};
+use crate::summary::tell;
+
+/// Train on threads of this machine, one per worker
+#[derive(Args)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
+pub struct Train {
+    /// The training algorithm (see `paceline strategies`) [default: ssgd, or what the job file says]
+    #[arg(long, value_name = "NAME")]
+    strategy: Option<String>,
+    /// Let workers be unevenly fast: 4 is four times as fast as 1
+    #[arg(long, value_name = "V,V,...", value_delimiter = ',')]
+    speeds: Vec<f64>,
+    /// Write what happened to a file, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    journal: Option<PathBuf>,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    job: JobFlags,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline train
+  paceline train --strategy abs --speeds 1,1,2,4 --target-loss 0.3
+  paceline train --workers 8 --strategy gossip-pull --epochs 5 --json
+
+Without --workers and --speeds there are 4 workers, all as fast as they can be.
+The first Ctrl-C finishes the round and sums up, the second stops at once.";
+
+const WORKERS: u32 = 4;
+
+impl Train {
+    pub fn run(&self, recipes: &[Recipe]) -> Ended {
+        let workers = self.workers().map_err(Ending::Usage)?;
+        let job = self.job.job_with(self.strategy.as_deref())?;
+        let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
+        let bar = Bar::real(prepared.plan.samples_total, !self.json);
+        let mut audience = Audience::new(bar, self.journal.as_deref())?;
+        let stop = stop_on_signal()?;
+
+        let setting = ThreadSetting { speeds: self.speeds.clone() };
+        let trained = train(&prepared, setting, stop, vec![&mut audience])?;
+
+        tell(&prepared, &trained.outcome, audience, "threads", self.json)
+    }
+
+    fn workers(&self) -> Result<u32, String> {
+        for speed in &self.speeds {
+            if !(speed.is_finite() && *speed > 0.0) {
+                return Err(format!("speeds: {speed} is no speed; give numbers above zero"));
+            }
+        }
+        let named = self.speeds.len() as u32;
+        match self.job.workers {
+            Some(workers) if named > 0 && named != workers => Err(format!(
+                "speeds names {named} workers, but workers = {workers}: give one speed for each"
+            )),
+            Some(workers) => Ok(workers),
+            None if named > 0 => Ok(named),
+            None => Ok(WORKERS),
+        }
+    }
+}
+
+/// A flag that the first Ctrl-C or SIGTERM sets; the second one ends the program.
+fn stop_on_signal() -> Result<Arc<AtomicBool>, Ending> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    let on_signal = move || {
+        if asked.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+        say("finishing the round; press Ctrl-C again to stop at once");
+    };
+    ctrlc::set_handler(on_signal)
+        .map_err(|error| Ending::Failed(format!("cannot listen for Ctrl-C: {error}")))?;
+    Ok(stop)
+}

@@ -1,0 +1,148 @@
+//! Axes: where a value lies between two ends, and which values are worth a mark.
+
+/// Room for numbers below an axis is scarce; beside it, there is no need for more.
+const TICKS_MAX: usize = 7;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Axis {
+    pub title: String,
+    from: f64,
+    to: f64,
+    logarithmic: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tick {
+    pub value: f64,
+    pub text: String,
+}
+
+impl Axis {
+    /// An axis from one end to the other, a little further if they are the same.
+    pub fn linear(title: impl Into<String>, from: f64, to: f64) -> Axis {
+        let to = if to > from { to } else { from + from.abs().max(1.0) };
+        Axis { title: title.into(), from, to, logarithmic: false }
+    }
+
+    /// A logarithmic axis; both ends are above 0.
+    pub fn logarithmic(title: impl Into<String>, from: f64, to: f64) -> Axis {
+        assert!(from > 0.0 && to >= from, "a logarithm needs ends above 0, not {from} and {to}");
+        let (from, to) = if to > 1.02 * from { (from, to) } else { (from / 1.5, to * 1.5) };
+        Axis { title: title.into(), from, to, logarithmic: true }
+    }
+
+    /// Where a value lies: 0 at one end, 1 at the other.
+    pub fn place(&self, value: f64) -> f64 {
+        if self.logarithmic {
+            (value / self.from).ln() / (self.to / self.from).ln()
+        } else {
+            (value - self.from) / (self.to - self.from)
+        }
+    }
+
+    pub fn ticks(&self) -> Vec<Tick> {
+        let decades = (self.to / self.from).log10();
+        // Less than a factor of two has too few round numbers, if it has any.
+        if self.logarithmic && decades > 0.3 {
+            self.decade_ticks(decades)
+        } else {
+            self.even_ticks()
+        }
+    }
+
+    fn even_ticks(&self) -> Vec<Tick> {
+        let rough = (self.to - self.from) / TICKS_MAX as f64;
+        let exponent = rough.log10().floor() as i32;
+        let steps = [(1, exponent), (2, exponent), (5, exponent), (1, exponent + 1)];
+        let length = |(digit, exponent): (i32, i32)| f64::from(digit) * 10f64.powi(exponent);
+        let fits = |step: &(i32, i32)| length(*step) >= rough;
+        let step = steps.into_iter().find(fits).unwrap_or((1, exponent + 1));
+        // A whole number of steps, so that no error adds up.
+        let first = (self.from / length(step) - 1e-9).ceil() as i64;
+        let last = (self.to / length(step) + 1e-9).floor() as i64;
+        let tick = |i: i64| Tick {
+            value: i as f64 * length(step),
+            text: decimal(i as f64 * length(step), step.1),
+        };
+        (first..=last).map(tick).collect()
+    }
+
+    fn decade_ticks(&self, decades: f64) -> Vec<Tick> {
+        let digits: &[i32] = match decades {
+            ..0.8 => &[1, 2, 3, 4, 5, 6, 8],
+            ..2.2 => &[1, 2, 5],
+            _ => &[1],
+        };
+        let every = (decades / TICKS_MAX as f64).ceil().max(1.0) as i32;
+        let (low, high) = (self.from.log10().floor() as i32, self.to.log10().ceil() as i32);
+        let exponents = (low..=high).filter(|exponent| exponent.rem_euclid(every) == 0);
+        let all = exponents.flat_map(|exponent| {
+            digits.iter().map(move |digit| {
+                let value = f64::from(*digit) * 10f64.powi(exponent);
+                Tick { value, text: decimal(value, exponent) }
+            })
+        });
+        let inside = |tick: &Tick| (-1e-9..=1.0 + 1e-9).contains(&self.place(tick.value));
+        all.filter(inside).collect()
+    }
+}
+
+/// A value that is a multiple of this power of ten.
+fn decimal(value: f64, exponent: i32) -> String {
+    match exponent {
+        ..-4 | 6.. if value != 0.0 => format!("{value:.0e}"),
+        _ => format!("{value:.*}", (-exponent).max(0) as usize),
+    }
+}
+
+/// The unit in which so many seconds are a handy number: its name, and its seconds.
+pub(crate) fn time_unit(seconds: f64) -> (&'static str, f64) {
+    match seconds {
+        ..2e-3 => ("µs", 1e-6),
+        ..2.0 => ("ms", 1e-3),
+        ..300.0 => ("s", 1.0),
+        ..18_000.0 => ("min", 60.0),
+        _ => ("h", 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(axis: &Axis) -> Vec<String> {
+        axis.ticks().into_iter().map(|tick| tick.text).collect()
+    }
+
+    #[test]
+    fn marks_are_round_numbers_between_the_ends() {
+        let table: [(Axis, &[&str]); 7] = [
+            (Axis::linear("", 0.0, 10.0), &["0", "2", "4", "6", "8", "10"]),
+            (
+                Axis::linear("", 0.0, 0.31),
+                &["0.00", "0.05", "0.10", "0.15", "0.20", "0.25", "0.30"],
+            ),
+            (Axis::linear("", 93.1, 98.7), &["94", "95", "96", "97", "98"]),
+            (Axis::linear("", 5.0, 5.0), &["5", "6", "7", "8", "9", "10"]),
+            (Axis::logarithmic("", 0.04, 2.4), &["0.05", "0.1", "0.2", "0.5", "1", "2"]),
+            (
+                Axis::logarithmic("", 0.9e-6, 2.0),
+                &["1e-6", "1e-5", "0.0001", "0.001", "0.01", "0.1", "1"],
+            ),
+            (Axis::logarithmic("", 2.1, 2.5), &["2.1", "2.2", "2.3", "2.4", "2.5"]),
+        ];
+
+        for (axis, expected) in table {
+            assert_eq!(texts(&axis), expected, "{axis:?}");
+        }
+    }
+
+    #[test]
+    fn equal_factors_are_equal_distances_on_a_logarithmic_axis() {
+        let axis = Axis::logarithmic("", 0.01, 100.0);
+
+        for (value, place) in [(0.01, 0.0), (0.1, 0.25), (1.0, 0.5), (100.0, 1.0)] {
+            assert!((axis.place(value) - place).abs() < 1e-12, "{value}");
+        }
+    }
+}

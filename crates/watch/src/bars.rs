@@ -1,0 +1,70 @@
+//! A timeline as bars: a piece of SVG, for a place in a drawing.
+
+use std::time::Duration;
+
+use crate::svg::{cross, fill, rectangle, stroke, text};
+use crate::timeline::{Cell, Timeline};
+
+/// How bars are drawn: in pixels, and until when.
+#[derive(Clone, Copy, Debug)]
+pub struct Bars {
+    pub width: f64,
+    /// From one row to the next.
+    pub pitch: f64,
+    pub workers_max: usize,
+    /// Now, unless it says otherwise.
+    pub until: Option<Duration>,
+}
+
+/// From waiting to computing.
+pub(crate) const SHADES: [&str; 5] = ["#e0e0e0", "#b3b8c1", "#868f9e", "#58657c", "#2b3c5a"];
+
+impl Timeline {
+    /// One bar a worker; the upper left corner is 0, 0, and ids stand to the left of it.
+    ///
+    /// Dark is computing, light is waiting; shades between are parts of a pixel's time.
+    pub fn svg(&self, bars: Bars) -> String {
+        let Bars { width, pitch, workers_max, until } = bars;
+        let columns = (width.ceil() as usize).max(1);
+        let (pixel, height) = (width / columns as f64, 0.8 * pitch);
+        let mut shades = [const { String::new() }; SHADES.len()];
+        let (mut crashes, mut names) = (String::new(), String::new());
+        for (i, (who, cells)) in self.rows(columns, workers_max, self.until(until)).enumerate() {
+            let top = i as f64 * pitch;
+            let mut begin = 0;
+            for same in cells.chunk_by(|a, b| a.shade() == b.shade()) {
+                if let Some(shade) = same[0].shade() {
+                    let (x, wide) = (begin as f64 * pixel, same.len() as f64 * pixel);
+                    shades[shade] += &rectangle(x, top, wide, height);
+                }
+                begin += same.len();
+            }
+            if let Some(at) = cells.iter().position(|cell| matches!(cell, Cell::Crash)) {
+                crashes += &cross((at as f64 + 0.5) * pixel, top + height / 2.0, height);
+            }
+            names += &text(-5.0, top + height, "", &who.to_string());
+        }
+        let font = 0.95 * pitch;
+        let mut svg = format!(r#"<g font-size="{font:.1}" text-anchor="end">{names}</g>"#);
+        for (path, shade) in shades.iter().zip(SHADES).filter(|(path, _)| !path.is_empty()) {
+            svg += &fill(shade, path);
+        }
+        if !crashes.is_empty() {
+            svg += &crash_marks(&crashes);
+        }
+        svg
+    }
+}
+
+impl Cell {
+    fn shade(&self) -> Option<usize> {
+        match self {
+            Cell::Busy(part) => Some((part * (SHADES.len() - 1) as f64).round() as usize),
+            Cell::Absent | Cell::Crash => None,
+        }
+    }
+}
+
+pub(crate) fn crash_marks(path: &str) -> String {
+    stroke("#c00000", r#"stroke-width="1.6""#, path)
+}

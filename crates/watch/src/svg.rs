@@ -1,0 +1,57 @@
+//! The few elements that drawings are made of, as SVG.
+
+/// Words at a place; `style` is more attributes.
+pub(crate) fn text(x: f64, y: f64, style: &str, words: &str) -> String {
+    format!(r#"<text x="{x:.1}" y="{y:.1}" {style}>{}</text>"#, xml(words))
+}
+
+pub(crate) const BOLD: &str = r#"font-size="13" font-weight="bold""#;
+
+/// An open path of one color; `style` is more attributes.
+pub(crate) fn stroke(color: &str, style: &str, path: &str) -> String {
+    format!(r#"<path fill="none" stroke="{color}" {style} d="{path}"/>"#)
+}
+
+pub(crate) fn fill(color: &str, path: &str) -> String {
+    format!(r#"<path fill="{color}" d="{path}"/>"#)
+}
+
+/// The path of a rectangle.
+pub(crate) fn rectangle(x: f64, y: f64, width: f64, height: f64) -> String {
+    format!("M{x:.1} {y:.1}h{width:.1}v{height:.1}h-{width:.1}z")
+}
+
+/// The path of an x around a point.
+pub(crate) fn cross(x: f64, y: f64, size: f64) -> String {
+    let (left, top) = (x - size / 2.0, y - size / 2.0);
+    format!("M{left:.1} {top:.1}l{size:.1} {size:.1}m0 -{size:.1}l-{size:.1} {size:.1}")
+}
+
+/// Text as XML takes it.
+fn xml(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&apos;"),
+            // XML has no way to write these.
+            '\u{fffe}' | '\u{ffff}' => escaped.push('\u{fffd}'),
+            character if character.is_control() => escaped.push(' '),
+            character => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_escaped() {
+        assert_eq!(xml("a<b & \"c\"\u{1}'d'>"), "a&lt;b &amp; &quot;c&quot; &apos;d&apos;&gt;");
+    }
+}

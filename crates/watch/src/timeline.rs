@@ -1,0 +1,391 @@
+//! Who computes when: one row a worker, as text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use paceline_runtime::{Line, Reader, Record, WorkerId};
+
+use crate::grid::Grid;
+use crate::table::{count, duration};
+
+/// More workers than this are counted, but not remembered.
+const WORKERS_MAX: usize = 2048;
+
+/// The opening lasts until the first worker has committed so many rounds.
+const OPENING_ROUNDS: u64 = 12;
+/// Until one has committed so many, cells are kept fine enough for single gradients.
+const FINE_ROUNDS: u64 = 36;
+
+const CELLS: usize = 1024;
+const FINE_CELLS: usize = 2048;
+
+/// Less than this part of a cell may be nothing but the grid's rounding.
+const SOME: f64 = 1.0 / 8.0;
+
+/// Reads a journal into rows of busy time, to be drawn as text or as bars. Its memory does not grow
+/// with the run.
+///
+/// A gradient is recorded when it ends, so the one that a crash cut off shows as waiting.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    rows: BTreeMap<WorkerId, Row>,
+    /// The whole run, in cells that widen with it.
+    whole: Grid,
+    /// The first rounds, in cells that stay as they are.
+    fine: Grid,
+    opening_end: Option<u64>,
+    workers_unseen: usize,
+    newest: Option<WorkerId>,
+    now: u64,
+    keeping_one_in: u64,
+}
+
+/// One worker's life; an id is used only once. Times in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row {
+    /// Its row in the grids.
+    index: usize,
+    joined: Option<u64>,
+    gone: Option<u64>,
+    crashed: Option<u64>,
+    rounds: u64,
+}
+
+/// What a worker did during a part of the time.
+pub(crate) enum Cell {
+    Absent,
+    Crash,
+    /// The part of its time in which it computed.
+    Busy(f64),
+}
+
+impl Default for Timeline {
+    fn default() -> Timeline {
+        Timeline {
+            rows: BTreeMap::new(),
+            whole: Grid::new(CELLS),
+            fine: Grid::new(FINE_CELLS),
+            opening_end: None,
+            workers_unseen: 0,
+            newest: None,
+            now: 0,
+            keeping_one_in: 1,
+        }
+    }
+}
+
+impl Timeline {
+    /// How many workers there have been.
+    pub fn workers(&self) -> usize {
+        self.rows.len() + self.workers_unseen
+    }
+
+    /// The time of the newest line.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.now)
+    }
+
+    /// How long the first dozen rounds lasted.
+    pub fn opening(&self) -> Duration {
+        Duration::from_nanos(self.opening_end.unwrap_or(self.now))
+    }
+
+    /// Until when a drawing can show single gradients; a few times as long as the opening.
+    pub fn fine(&self) -> Duration {
+        Duration::from_nanos(self.fine.end())
+    }
+
+    /// One line a worker, from the start until `until` or now, with a scale and a legend.
+    pub fn text(&self, columns: usize, workers_max: usize, until: Option<Duration>) -> String {
+        let columns = columns.max(1);
+        let mut text = String::new();
+        for (who, cells) in self.rows(columns, workers_max, self.until(until)) {
+            let line =
+                format!("{:>4} {}", who.0, cells.iter().map(Cell::symbol).collect::<String>());
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        let end = duration(self.until(until) / 1e9);
+        let _ = writeln!(text, "     0{end:>width$}", width = columns.saturating_sub(1));
+        text.push_str("     # computing   + partly   . waiting   x crash\n");
+        match self.workers() - self.rows.len().min(workers_max) {
+            0 => {}
+            1 => text.push_str("     and 1 more worker\n"),
+            more => drop(writeln!(text, "     and {} more workers", count(more as u64))),
+        }
+        if self.keeping_one_in > 1 {
+            let one_in = count(self.keeping_one_in);
+            let _ = writeln!(text, "     estimated, at last from one gradient in {one_in}");
+        }
+        text
+    }
+
+    pub(crate) fn until(&self, until: Option<Duration>) -> f64 {
+        until.map_or(self.now, nanoseconds) as f64
+    }
+
+    /// The rows of the first workers, cut into so many columns.
+    pub(crate) fn rows(
+        &self,
+        columns: usize,
+        workers_max: usize,
+        until: f64,
+    ) -> impl Iterator<Item = (WorkerId, Vec<Cell>)> {
+        let rows = self.rows.iter().take(workers_max);
+        rows.map(move |(who, row)| (*who, self.cells(row, columns, until)))
+    }
+
+    fn cells(&self, row: &Row, columns: usize, until: f64) -> Vec<Cell> {
+        // Never 0, so that a journal without time has cells too.
+        let until = until.max(1.0);
+        let fine = until <= self.fine.end() as f64;
+        let grid = if fine { &self.fine } else { &self.whole };
+        let joined = row.joined.map_or(f64::INFINITY, |at| at as f64);
+        let gone = row.gone.unwrap_or(self.now) as f64;
+        let crash = row.crashed.map(|at| at as f64).filter(|at| *at <= until);
+        let crash = crash.map(|at| ((at * columns as f64 / until) as usize).min(columns - 1));
+        let cell = |column: usize| {
+            if crash == Some(column) {
+                return Cell::Crash;
+            }
+            let edge = |column: usize| until * column as f64 / columns as f64;
+            let (from, to) = (edge(column).max(joined), edge(column + 1).min(gone));
+            // A sliver of membership is a rounding of edges.
+            if to - from <= 1e-6 * until / columns as f64 {
+                return Cell::Absent;
+            }
+            Cell::Busy(grid.busy(row.index, from, to) / (to - from))
+        };
+        (0..columns).map(cell).collect()
+    }
+
+    /// The worker's row, new if it was unknown; `None` if there are too many.
+    fn row(&mut self, who: WorkerId) -> Option<&mut Row> {
+        if !self.rows.contains_key(&who) {
+            if self.rows.len() == WORKERS_MAX {
+                // Ids are given out in order, so one that is higher than any before it is new.
+                if self.newest < Some(who) {
+                    self.newest = Some(who);
+                    self.workers_unseen += 1;
+                }
+                return None;
+            }
+            let index = self.rows.len();
+            self.rows.insert(who, Row { index, ..Row::default() });
+            self.whole.add_row();
+            self.fine.add_row();
+            self.newest = self.newest.max(Some(who));
+        }
+        self.rows.get_mut(&who)
+    }
+
+    fn end(&mut self, who: WorkerId, at: u64) {
+        if let Some(row) = self.row(who) {
+            row.gone = Some(row.gone.map_or(at, |gone| gone.min(at)));
+        }
+    }
+
+    fn computed(&mut self, who: WorkerId, since: u64, at: u64) {
+        let Some(row) = self.row(who) else { return };
+        // Only members compute, whether or not this journal has seen their view.
+        row.joined = Some(row.joined.map_or(since, |joined| joined.min(since)));
+        let (index, times) = (row.index, self.keeping_one_in);
+        self.whole.add(index, since, at, times);
+        self.fine.add(index, since, at, times);
+    }
+
+    fn committed(&mut self, who: WorkerId, at: u64) {
+        let Some(row) = self.row(who) else { return };
+        row.rounds += 1;
+        match row.rounds {
+            OPENING_ROUNDS => drop(self.opening_end.get_or_insert(at)),
+            FINE_ROUNDS => self.fine.freeze(at),
+            _ => {}
+        }
+    }
+
+    fn enter_view(&mut self, members: &[WorkerId], at: u64) {
+        for who in members {
+            if let Some(row) = self.row(*who) {
+                row.joined.get_or_insert(at);
+            }
+        }
+        for (who, row) in &mut self.rows {
+            if row.joined.is_some() && row.gone.is_none() && members.binary_search(who).is_err() {
+                row.gone = Some(at);
+            }
+        }
+    }
+}
+
+impl Reader for Timeline {
+    fn read(&mut self, line: &Line) {
+        let at = nanoseconds(line.at);
+        self.now = self.now.max(at);
+        match &line.record {
+            Record::Started { who } => drop(self.row(*who)),
+            Record::View { members, .. } => self.enter_view(members, at),
+            Record::Computed { who, since, .. } => self.computed(*who, nanoseconds(*since), at),
+            Record::Committed { who, .. } => self.committed(*who, at),
+            Record::Left { who } | Record::Finished { who, .. } => self.end(*who, at),
+            Record::Crashed { who } => {
+                self.end(*who, at);
+                if let Some(row) = self.row(*who) {
+                    row.crashed = Some(at);
+                }
+            }
+            Record::Thinned { keeping_one_in } => self.keeping_one_in = *keeping_one_in,
+            _ => {}
+        }
+    }
+}
+
+impl Cell {
+    fn symbol(&self) -> char {
+        match self {
+            Cell::Absent => ' ',
+            Cell::Crash => 'x',
+            Cell::Busy(part) if *part >= 0.5 => '#',
+            Cell::Busy(part) if *part >= SOME => '+',
+            Cell::Busy(_) => '.',
+        }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(timeline: &mut Timeline, milliseconds: u64, record: Record) {
+        timeline.read(&Line { at: Duration::from_millis(milliseconds), record });
+    }
+
+    fn computed(timeline: &mut Timeline, who: u32, from: u64, to: u64) {
+        let since = Duration::from_millis(from);
+        read(timeline, to, Record::Computed { who: WorkerId(who), since, samples: 1 });
+    }
+
+    fn view(timeline: &mut Timeline, at: u64, number: u64, members: &[u32]) {
+        let members = members.iter().copied().map(WorkerId).collect();
+        read(timeline, at, Record::View { number, members, reason: "a test".to_owned() });
+    }
+
+    #[test]
+    fn a_life_is_drawn_from_the_first_view_to_the_end() {
+        let mut timeline = Timeline::default();
+        (0..5).for_each(|who| read(&mut timeline, 0, Record::Started { who: WorkerId(who) }));
+        view(&mut timeline, 0, 1, &[0, 1, 2, 3]);
+        for round in 0..4 {
+            let start = 100 * round;
+            computed(&mut timeline, 0, start, start + 50);
+            computed(&mut timeline, 1, start, start + 100);
+        }
+        computed(&mut timeline, 2, 0, 120);
+        read(&mut timeline, 155, Record::Crashed { who: WorkerId(2) });
+        computed(&mut timeline, 3, 0, 200);
+        view(&mut timeline, 200, 2, &[0, 1, 3, 4]);
+        computed(&mut timeline, 4, 210, 222);
+        computed(&mut timeline, 4, 240, 400);
+        read(&mut timeline, 300, Record::Left { who: WorkerId(3) });
+        let fingerprint = 0;
+        read(&mut timeline, 400, Record::Finished { who: WorkerId(0), rounds: 4, fingerprint });
+
+        let text = timeline.text(40, 10, None);
+
+        let expected = "
+   0 #####.....#####.....#####.....#####.....
+   1 ########################################
+   2 ############...x
+   3 ####################..........
+   4                     .#+.################
+     0                                 400 ms
+     # computing   + partly   . waiting   x crash
+";
+        assert_eq!(format!("\n{text}"), expected);
+    }
+
+    #[test]
+    fn the_first_rounds_can_be_drawn_in_detail_after_a_long_run() {
+        let mut timeline = Timeline::default();
+        for round in 0..100_000 {
+            for (who, busy) in [(0, 4), (1, 10), (2, 7)] {
+                computed(&mut timeline, who, 12 * round, 12 * round + busy);
+            }
+            for who in 0..3 {
+                let who = WorkerId(who);
+                read(
+                    &mut timeline,
+                    12 * round + 12,
+                    Record::Committed { who, round, fingerprint: None },
+                );
+            }
+        }
+
+        let zoomed = timeline.text(48, 2, Some(timeline.opening() / 3));
+        let whole = timeline.text(48, 3, None);
+
+        let expected = "
+   0 ####........####........####........####........
+   1 ##########..##########..##########..##########..
+     0                                          48 ms
+     # computing   + partly   . waiting   x crash
+     and 1 more worker
+";
+        assert_eq!(format!("\n{zoomed}"), expected);
+        let expected = "
+   0 ++++++++++++++++++++++++++++++++++++++++++++++++
+   1 ################################################
+   2 ################################################
+     0                                         20 min
+     # computing   + partly   . waiting   x crash
+";
+        assert_eq!(format!("\n{whole}"), expected);
+    }
+
+    #[test]
+    fn more_workers_than_are_remembered_are_counted_once() {
+        let mut timeline = Timeline::default();
+
+        for who in 0..3000 {
+            read(&mut timeline, 0, Record::Started { who: WorkerId(who) });
+            computed(&mut timeline, who, 0, 10);
+        }
+
+        assert_eq!(timeline.workers(), 3000);
+        assert!(timeline.text(10, 1, None).contains("and 2,999 more workers"));
+    }
+
+    #[test]
+    fn a_thinned_journal_is_drawn_as_an_estimate() {
+        let mut timeline = Timeline::default();
+        read(&mut timeline, 0, Record::Thinned { keeping_one_in: 10 });
+
+        (0..1000).for_each(|i| computed(&mut timeline, 0, 1000 * i, 1000 * i + 80));
+        read(
+            &mut timeline,
+            1_000_000,
+            Record::Finished { who: WorkerId(0), rounds: 1, fingerprint: 0 },
+        );
+
+        let expected = "
+   0 ####################
+     0        16 min 40 s
+     # computing   + partly   . waiting   x crash
+     estimated, at last from one gradient in 10
+";
+        assert_eq!(format!("\n{}", timeline.text(20, 1, None)), expected);
+    }
+
+    #[test]
+    fn an_empty_journal_gives_a_scale_and_a_legend() {
+        let expected = "
+     0        0 s
+     # computing   + partly   . waiting   x crash
+";
+        assert_eq!(format!("\n{}", Timeline::default().text(12, 5, None)), expected);
+    }
+}

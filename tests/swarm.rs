@@ -1,0 +1,210 @@
+//! A swarm of seeds: each draws a cluster, its mishaps, a strategy and its parts, and checkers watch.
+//!
+//! `SWARM_SEEDS=5000 cargo test --release --test swarm` runs more of them, `SWARM_SEED=17` one alone.
+
+use std::sync::Arc;
+
+use paceline::learn::{Dataset, Noise, Quadratic, Rescale, Softmax, blobs};
+use paceline::runtime::codec::Codec;
+use paceline::sim::checkers::{Agreement, Traffic};
+use paceline::sim::scenario::{Churn, Crash, Cut, During, Join, Leave, Link, Rack, Straggler, Sums};
+use paceline::strategies::parts::{Every, Outer, Period, Shares};
+use paceline::{Choices, Dice, Failure, Job, Kind, Reader, Scenario, Simulated, Task, recipes, simulate};
+
+#[test]
+fn a_swarm_of_seeds_loses_and_repeats_nothing() {
+    let (first, count) = match (number("SWARM_SEED"), number("SWARM_SEEDS")) {
+        (Some(seed), _) => (seed, 1),
+        (None, count) => (0, count.unwrap_or(300)),
+    };
+    let mut failed = Vec::new();
+    for seed in first..first + count {
+        eprintln!("try {seed}");
+        if let Err(why) = try_seed(seed) {
+            eprintln!("seed {seed}: {why}\n    SWARM_SEED={seed} cargo test --test swarm");
+            failed.push(seed);
+        }
+    }
+    assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number of seeds"))
+}
+
+/// Runs one seed without mishaps to learn how long it takes, then with them.
+fn try_seed(seed: u64) -> Result<(), String> {
+    let mut dice = Dice::keyed(&[seed, 77]);
+    let calm = draw_cluster(&mut dice);
+    let job = draw_job(&mut dice, seed);
+    let task = draw_task(&mut dice, seed);
+    let (quiet, told) = run(&job, &calm, &task, 1)?;
+    if quiet.bytes_on_wires != told {
+        let wires = quiet.bytes_on_wires;
+        return Err(format!("the journal tells of {told} bytes, the wires of {wires}"));
+    }
+    let mut rough = calm.clone();
+    draw_faults(&mut dice, &mut rough, quiet.outcome.seconds());
+    let (stormy, _) = run(&job, &rough, &task, 1)?;
+    if seed.is_multiple_of(10) {
+        let (again, _) = run(&job, &rough, &task, 2)?;
+        if again.outcome.journal_hash != stormy.outcome.journal_hash {
+            return Err("two threads give another journal than one".into());
+        }
+    }
+    Ok(())
+}
+
+fn run(
+    job: &Job,
+    scenario: &Scenario,
+    task: &Task,
+    threads: usize,
+) -> Result<(Simulated, u64), String> {
+    let about = || format!("{:?}\n{scenario:?}", job.choices);
+    let mut prepared = job
+        .check(&recipes(), scenario.workers, Some(task.clone()))
+        .map_err(|sentence| format!("refused: {sentence}\n{}", about()))?;
+    prepared.plan.fingerprints = true;
+    let (mut agreement, mut traffic) = (Agreement::default(), Traffic::default());
+    let readers: Vec<&mut dyn Reader> = vec![&mut agreement, &mut traffic];
+    let simulated = simulate(&prepared, scenario, threads, readers)
+        .map_err(|failure: Failure| format!("{failure}\n{}", about()))?;
+    let ledger = simulated.outcome.ledger;
+    if ledger.lost + ledger.repeated > 0 || ledger.done != prepared.plan.samples_total {
+        return Err(format!("{ledger:?} of {}\n{}", prepared.plan.samples_total, about()));
+    }
+    if let Some(violation) = agreement.violations.first() {
+        return Err(format!("{violation}\n{}", about()));
+    }
+    let used = simulated.outcome.utilization.iter().all(|part| (0.0..=1.0).contains(part));
+    if !used {
+        return Err(format!("{:?}\n{}", simulated.outcome.utilization, about()));
+    }
+    Ok((simulated, traffic.bytes))
+}
+
+fn draw_cluster(dice: &mut Dice) -> Scenario {
+    let mut scenario: Scenario = Scenario { workers: 1 + dice.below(8) as u32, ..Scenario::default() };
+    let n = scenario.workers;
+    scenario.compute.seconds_per_sample = 1e-4;
+    scenario.compute.seconds_per_gradient = [0.0, 1e-4][dice.below(2) as usize];
+    scenario.compute.relative = (0..n).map(|_| dice.between(1.0, 4.0)).collect();
+    scenario.compute.jitter = [0.0, 0.5][dice.below(2) as usize];
+    if dice.below(4) == 0 {
+        scenario.compute.straggler = Some(Straggler { every: 0.02, factor: 5.0 });
+    }
+    scenario.network.latency = [0.0, 1e-5, 1e-3][dice.below(3) as usize];
+    scenario.network.bytes_per_second = [1e5, 1e6, 1e8][dice.below(3) as usize];
+    if dice.below(4) == 0 {
+        scenario.network.sums = Sums::ClosedForm;
+    } else if dice.below(4) == 0 {
+        let workers = (0..n / 2).collect();
+        scenario.network.racks = vec![Rack { workers, bytes_per_second: 2e5, latency: 1e-3 }];
+    }
+    if dice.below(4) == 0 {
+        let worker = dice.below(u64::from(n)) as u32;
+        scenario.network.links = vec![Link { worker, bytes_per_second: 1e5, latency: 1e-3 }];
+    }
+    scenario.coordinator.detection = dice.between(0.0, 0.01);
+    scenario.coordinator.patience = dice.between(0.002, 0.02);
+    scenario
+}
+
+/// Mishaps anywhere in the run, and some in its last moments.
+fn draw_faults(dice: &mut Dice, scenario: &mut Scenario, end: f64) {
+    let n = u64::from(scenario.workers);
+    let when = |dice: &mut Dice| match dice.below(4) {
+        0 => end * dice.between(0.95, 1.01),
+        _ => end * dice.between(0.0, 1.0),
+    };
+    for _ in 0..dice.below(4) {
+        let (worker, at) = (dice.below(n + 1) as u32, when(dice));
+        let back_after = (dice.below(2) == 0).then(|| dice.between(0.0, 0.2 * end));
+        scenario.crashes.push(Crash { worker, at, back_after });
+    }
+    for _ in 0..dice.below(3) {
+        scenario.leaves.push(Leave { worker: dice.below(n) as u32, at: when(dice) });
+    }
+    for _ in 0..dice.below(3) {
+        scenario.joins.push(Join { at: when(dice), workers: 1 + dice.below(2) as u32 });
+    }
+    if dice.below(3) == 0 {
+        let workers = (0..n as u32).filter(|_| dice.below(3) == 0).collect();
+        let from = when(dice);
+        let coordinator = dice.below(3) > 0;
+        scenario.cuts.push(Cut { workers, from, to: from + dice.between(0.001, 0.1), coordinator });
+    }
+    if dice.below(3) == 0 {
+        let from = when(dice);
+        scenario.coordinator.away.push(During { from, to: from + dice.between(0.001, 0.1) });
+    }
+    if dice.below(5) == 0 {
+        scenario.churn = Some(Churn {
+            lifetime_mean: end * n as f64 * dice.between(0.5, 2.0),
+            back_after_mean: end * 0.1,
+            members_min: 1,
+            leave_chance: 0.3,
+        });
+    }
+    // Somebody must be left to finish, whatever happens.
+    scenario.joins.push(Join { at: 2.0 * end + 1.0, workers: 1 });
+}
+
+fn draw_task(dice: &mut Dice, seed: u64) -> Task {
+    if dice.below(2) == 0 {
+        let model = Arc::new(Quadratic { curvature: vec![0.5; 12], noise: 0.1 });
+        return Task { model, train: Arc::new(Noise { len: 150 }), test: Arc::new(Noise { len: 1 }) };
+    }
+    let data = Arc::new(blobs(150, 4, 3, seed, 0.5));
+    let model = Arc::new(Softmax { features: data.features(), classes: data.classes() });
+    Task { model, train: data.clone(), test: data }
+}
+
+/// Any legal combination of parts.
+fn draw_job(dice: &mut Dice, seed: u64) -> Job {
+    loop {
+        let pick = |dice: &mut Dice, n: u64| dice.below(n) as usize;
+        let every = [Every::Epoch, Every::Round][pick(dice, 2)];
+        let by_speed = Shares::BySpeed { every, smoothing: 0.5 };
+        let choices = Choices {
+            strategy: Kind::ALL[pick(dice, 7)],
+            shares: [Shares::Even, by_speed, Shares::Open][pick(dice, 3)],
+            period: [
+                Period::Constant { steps: 1 },
+                Period::Constant { steps: 3 },
+                Period::adaptive(2),
+                Period::Decreasing { first: 4 },
+                Period::PostLocal { steps: 3 },
+                Period::Qsr { steps_min: 1, growth: 0.1, steps_max: 6 },
+            ][pick(dice, 6)]
+            .clone(),
+            rescale: [Rescale::None, Rescale::FixedBatch, Rescale::Linear, Rescale::Smooth, Rescale::Adascale]
+                [pick(dice, 5)],
+            codec: [
+                Codec::Dense,
+                Codec::Half,
+                Codec::Qsgd { bits: 4, bucket: 8 },
+                Codec::TopK { fraction: 0.3 },
+            ][pick(dice, 4)],
+            outer: [
+                Outer::None,
+                Outer::SlowMo { rate: 1.0, momentum: 0.3 },
+                Outer::Diloco { rate: 0.7, momentum: 0.5 },
+            ][pick(dice, 3)]
+            .clone(),
+            lead_max: [None, Some(0), Some(2)][pick(dice, 3)],
+            ..Choices::of(Kind::AllReduce)
+        };
+        if choices.check().is_ok() {
+            return Job {
+                choices: Some(choices),
+                epochs: dice.between(0.5, 3.0),
+                batch: Some(1 + dice.below(8)),
+                learning_rate: Some(0.002),
+                seed,
+                ..Job::default()
+            };
+        }
+    }
+}
