@@ -6,7 +6,7 @@
 //! ```
 //! use paceline::{Job, recipes, scenarios, simulate};
 //!
-//! let job = Job { strategy: "abs".into(), epochs: 3.0, target_loss: Some(1.0), ..Job::default() };
+//! let job = Job { strategy: "lb-bsp".into(), epochs: 3.0, target_loss: Some(1.0), ..Job::default() };
 //! let cluster = scenarios::named("stragglers")?;
 //! let prepared = job.check(&recipes(), cluster.workers, None)?;
 //!

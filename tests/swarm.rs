@@ -9,7 +9,7 @@ use paceline::runtime::codec::Codec;
 use paceline::sim::checkers::{Agreement, Traffic};
 use paceline::sim::scenario::{Churn, Crash, Cut, During, Join, Leave, Link, Rack, Straggler, Sums};
 use paceline::strategies::parts::{Every, Outer, Period, Shares};
-use paceline::{Choices, Dice, Failure, Job, Kind, Reader, Scenario, Simulated, Task, recipes, simulate};
+use paceline::{Choices, Dice, Failure, Job, Kind, Line, Reader, Scenario, Simulated, Task, recipes, simulate};
 
 #[test]
 fn a_swarm_of_seeds_loses_and_repeats_nothing() {
@@ -19,7 +19,6 @@ fn a_swarm_of_seeds_loses_and_repeats_nothing() {
     };
     let mut failed = Vec::new();
     for seed in first..first + count {
-        eprintln!("try {seed}");
         if let Err(why) = try_seed(seed) {
             eprintln!("seed {seed}: {why}\n    SWARM_SEED={seed} cargo test --test swarm");
             failed.push(seed);
@@ -67,7 +66,11 @@ fn run(
         .map_err(|sentence| format!("refused: {sentence}\n{}", about()))?;
     prepared.plan.fingerprints = true;
     let (mut agreement, mut traffic) = (Agreement::default(), Traffic::default());
-    let readers: Vec<&mut dyn Reader> = vec![&mut agreement, &mut traffic];
+    let mut trace = Trace;
+    let mut readers: Vec<&mut dyn Reader> = vec![&mut agreement, &mut traffic];
+    if std::env::var_os("SWARM_TRACE").is_some() {
+        readers.push(&mut trace);
+    }
     let simulated = simulate(&prepared, scenario, threads, readers)
         .map_err(|failure: Failure| format!("{failure}\n{}", about()))?;
     let ledger = simulated.outcome.ledger;
@@ -82,6 +85,15 @@ fn run(
         return Err(format!("{:?}\n{}", simulated.outcome.utilization, about()));
     }
     Ok((simulated, traffic.bytes))
+}
+
+/// Prints every line: `SWARM_TRACE=1 SWARM_SEED=17`.
+struct Trace;
+
+impl Reader for Trace {
+    fn read(&mut self, line: &Line) {
+        eprintln!("{:>12.6} {:?}", line.at.as_secs_f64(), line.record);
+    }
 }
 
 fn draw_cluster(dice: &mut Dice) -> Scenario {

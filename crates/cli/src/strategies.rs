@@ -19,7 +19,7 @@ pub struct Strategies {
 const EXAMPLES: &str = "\
 Examples:
   paceline strategies
-  paceline strategies --json | jq '.[] | select(.choices.shares == \"open\")'";
+  paceline strategies --json | jq '.[] | select(.choices.shares.kind == \"open\")'";
 
 #[derive(Serialize)]
 struct Row<'a> {

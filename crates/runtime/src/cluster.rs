@@ -319,6 +319,8 @@ pub enum Event {
     /// A record of the coordinator's own.
     Recorded { record: crate::journal::Record },
     Crashed { who: WorkerId },
+    /// This worker thought it had finished, but there is more to do.
+    Again { to: WorkerId },
     Over { to: WorkerId },
 }
 

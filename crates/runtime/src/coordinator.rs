@@ -55,7 +55,10 @@ impl Coordinator {
             Reason::Silent(all) => all.clone(),
             Reason::Over => {
                 let over = |to: &WorkerId| Event::Over { to: *to };
-                return before.members.iter().map(over).collect();
+                let told = before.members.iter().chain(&self.leaving).map(over);
+                return std::iter::once(Event::Recorded { record: Record::Over })
+                    .chain(told)
+                    .collect();
             }
             Reason::TooLate(who) => return vec![Event::Over { to: *who }],
             _ => vec![],
@@ -81,8 +84,14 @@ impl Coordinator {
                 self.leases.center_lost();
             }
             events.extend(self.announce(&view, &gone, &reason));
+        } else if !gone.is_empty() {
+            // Nobody is left, but those who are leaving may wait for the lost.
+            events.extend(self.announce(&before, &gone, &reason));
         }
         events.extend(self.answers());
+        if let Some(who) = self.membership.free_to_leave() {
+            events.extend(self.on(now, Sign::Bye(who)));
+        }
         events
     }
 
@@ -96,9 +105,11 @@ impl Coordinator {
                 return vec![];
             }
             Word::Finished => {
-                // A member that hears late of a restored center has work again, and will say so.
-                let all_done = self.leases.is_done() || !self.center_applies;
-                return if all_done { self.on(now, Sign::Finished(from)) } else { vec![] };
+                if self.leases.is_done() || !self.center_applies {
+                    return self.on(now, Sign::Finished(from));
+                }
+                // The center was lost since, and with it samples that must be computed again.
+                return vec![Event::Again { to: from }];
             }
             Word::Stop => {
                 self.leases.stop();

@@ -137,6 +137,8 @@ pub struct Inbox {
     pub over: bool,
     pub stop_wished: bool,
     pub leave_wished: bool,
+    /// The coordinator has more work for one that had finished.
+    pub again: bool,
     pub serving: bool,
     gradients: BTreeMap<Ticket, Gradient>,
     outcomes: BTreeMap<Ticket, Outcome>,
@@ -267,6 +269,7 @@ impl Shared {
             | Event::ViewChanged { to, .. }
             | Event::StopWished { to }
             | Event::LeaveWished { to }
+            | Event::Again { to }
             | Event::Over { to } => *to,
             Event::Started { .. } | Event::Crashed { .. } | Event::Recorded { .. } => {
                 unreachable!("the executor sees to these itself")
@@ -313,6 +316,7 @@ impl Inbox {
             }
             Event::StopWished { .. } => self.stop_wished = true,
             Event::LeaveWished { .. } => self.leave_wished = true,
+            Event::Again { .. } => self.again = true,
             Event::Over { .. } => self.over = true,
             Event::Started { .. } | Event::Crashed { .. } | Event::Recorded { .. } => {
                 unreachable!("the executor sees to these itself")
@@ -349,8 +353,13 @@ impl Inbox {
         self.mail.remove(at)
     }
 
-    pub fn letter_to_server(&mut self) -> Option<(WorkerId, Letter)> {
-        self.server_mail.pop_front()
+    /// The first letter to the server that `fits`, out of the box.
+    pub fn letter_to_server(
+        &mut self,
+        fits: impl Fn(WorkerId, &Letter) -> bool,
+    ) -> Option<(WorkerId, Letter)> {
+        let at = self.server_mail.iter().position(|(from, letter)| fits(*from, letter))?;
+        self.server_mail.remove(at)
     }
 
     pub fn drop_letters_to_server(&mut self) {
@@ -383,6 +392,15 @@ impl Port {
     pub fn look<T>(&self, look: impl FnOnce(&mut Inbox) -> T) -> T {
         let mut shared = self.shared.borrow_mut();
         look(shared.inboxes.get_mut(&self.worker).expect("a living worker has an inbox"))
+    }
+
+    /// Changes the inbox, and wakes this worker's other task to see it.
+    pub fn set(&self, change: impl FnOnce(&mut Inbox)) {
+        let mut shared = self.shared.borrow_mut();
+        let shared = &mut *shared;
+        let inbox = shared.inboxes.get_mut(&self.worker).expect("a living worker has an inbox");
+        change(inbox);
+        shared.ready.extend(inbox.waiting.drain(..).map(|(task, _)| task));
     }
 
     /// Sleeps until `look` finds what is wanted.

@@ -143,6 +143,8 @@ pub enum Record {
         loss: f64,
         accuracy: f64,
     },
+    /// The coordinator heard from every member that it has finished.
+    Over,
     /// A worker heard that the job is over; its replica's fingerprint.
     Finished {
         who: WorkerId,
@@ -215,6 +217,7 @@ impl Hash for Record {
                 (samples, loss.to_bits(), accuracy.to_bits()).hash(h);
             }
             Record::Finished { who, rounds, fingerprint } => (who, rounds, fingerprint).hash(h),
+            Record::Over => {}
             Record::Thinned { keeping_one_in } => keeping_one_in.hash(h),
         }
     }

@@ -33,6 +33,8 @@ pub enum Reason {
     },
     Joined(WorkerId),
     Left(WorkerId),
+    /// It wants to leave but is the last one; it may go when another has come.
+    LastOne(WorkerId),
     /// Its connection broke.
     Lost(WorkerId),
     /// It was silent for longer than patience lasts.
@@ -50,6 +52,8 @@ pub struct Membership {
     members_min: usize,
     patience: Duration,
     over: bool,
+    /// The last member, if it wants to leave.
+    last: Option<WorkerId>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +71,7 @@ impl Membership {
             members_min,
             patience,
             over: false,
+            last: None,
         }
     }
 
@@ -78,6 +83,11 @@ impl Membership {
         self.over
     }
 
+    /// Who was the last one when it wanted to leave, and is not any more.
+    pub fn free_to_leave(&mut self) -> Option<WorkerId> {
+        if self.roster.len() > 1 { self.last.take() } else { None }
+    }
+
     pub fn on(&mut self, now: Duration, sign: Sign) -> (Option<View>, Reason) {
         if let Sign::Hello(who) | Sign::Beat(who) = sign
             && let Some(member) = self.roster.get_mut(&who)
@@ -87,6 +97,10 @@ impl Membership {
         match sign {
             Sign::Hello(who) => self.hello(now, who),
             Sign::Beat(_) => (None, Reason::Unchanged),
+            Sign::Bye(who) if self.roster.len() == 1 && self.roster.contains_key(&who) => {
+                self.last = Some(who);
+                (None, Reason::LastOne(who))
+            }
             Sign::Bye(who) => self.without(&[who], Reason::Left(who)),
             Sign::Lost(who) => self.without(&[who], Reason::Lost(who)),
             Sign::Finished(who) => self.finished(who),

@@ -100,11 +100,11 @@ impl Server {
                 if inbox.over {
                     return Some(Err(Interrupt::Over));
                 }
-                // Letters to a server that is not open yet are answered by nobody; their senders ask again.
-                while let Some((from, letter)) = inbox.letter_to_server() {
-                    if let (Letter::Handover { center }, true) = (letter, from == previous) {
-                        return Some(Ok(Some(center)));
-                    }
+                let is_it = |from: WorkerId, letter: &Letter| {
+                    from == previous && matches!(letter, Letter::Handover { .. })
+                };
+                if let Some((_, Letter::Handover { center })) = inbox.letter_to_server(is_it) {
+                    return Some(Ok(Some(center)));
                 }
                 inbox.lost.contains(&previous).then_some(Ok(None))
             })
@@ -152,7 +152,7 @@ impl Server {
                 if known < view.number {
                     return Some(Ok(News::View(view)));
                 }
-                inbox.letter_to_server().map(|(from, letter)| Ok(News::Mail(from, letter)))
+                inbox.letter_to_server(|_, _| true).map(|(from, letter)| Ok(News::Mail(from, letter)))
             })
             .await?;
         let (from, letter) = match news {

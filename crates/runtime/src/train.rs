@@ -232,11 +232,10 @@ async fn apart(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
         adopt_published(worker, central).await;
     }
     worker.publish();
-    let mut served = 0;
+    if let Manner::Central { applies } = strategy.manner() {
+        keep_center(worker, strategy.copy(), applies);
+    }
     while !worker.port.look(|inbox| inbox.over) {
-        if central {
-            served = keep_center(worker, strategy.as_ref(), served);
-        }
         let newest = worker.port.look(|inbox| inbox.view.clone()).expect("a view was there before");
         if !newest.has(worker.id) {
             break;
@@ -275,7 +274,8 @@ async fn wait_for_news(worker: &Worker, known: u64, wanted: impl Fn(&View) -> bo
         .until(Wanted::End, |inbox| {
             let view = inbox.view.as_ref();
             let news = view.is_some_and(|view| view.number > known && wanted(view));
-            (inbox.over || news || inbox.leave_wished != asked).then_some(())
+            let again = std::mem::take(&mut inbox.again);
+            (inbox.over || news || again || inbox.leave_wished != asked).then_some(())
         })
         .await;
 }
@@ -305,24 +305,26 @@ async fn adopt_published(worker: &mut Worker, central: bool) {
     worker.port.record(Record::Settled { who, view, round: 0, adopted });
 }
 
-/// Starts the center's task in every view that has made this worker its first member anew.
-fn keep_center(worker: &Worker, strategy: &dyn AnyStrategy, served: u64) -> u64 {
-    let me = worker.id;
-    let Manner::Central { applies } = strategy.manner() else { return served };
-    let view = worker.port.look(|inbox| {
-        let first = inbox.views.values().find(|view| view.first() == me).cloned();
-        first.filter(|_| served == 0 && !inbox.serving)
-    });
-    let Some(view) = view else { return served };
-    let (port, plan, mut keeper) = (worker.port.clone(), worker.plan.clone(), strategy.copy());
-    port.look(|inbox| inbox.serving = true);
-    let number = view.number;
+/// Starts the task that keeps the center from the view on that makes this worker its first member.
+/// It is a task of its own, for the worker may be waiting for samples that only a new center frees.
+fn keep_center(worker: &Worker, mut keeper: Box<dyn AnyStrategy>, applies: bool) {
+    let (port, plan) = (worker.port.clone(), worker.plan.clone());
     worker.port.start(Box::pin(async move {
+        let me = port.worker;
+        let view = port
+            .until(Wanted::View, |inbox| {
+                let first = inbox.views.values().find(|view| view.first() == me).cloned();
+                inbox.serving = first.is_some();
+                let out = inbox.over || !inbox.is_member(me);
+                first.map(Some).or(out.then_some(None))
+            })
+            .await;
+        let Some(view) = view else { return };
         if let Ok(mut server) = Server::open(plan, port.clone(), view, applies).await {
+            // It serves until this worker is no longer the first member, or all is over.
             let _ = keeper.serve(&mut server).await;
             server.hand_over();
         }
-        port.look(|inbox| inbox.serving = false);
+        port.set(|inbox| inbox.serving = false);
     }));
-    number
 }

@@ -375,8 +375,11 @@ impl Worker {
         self.updates += 1;
         self.state.version += 1;
         if mine.is_leased {
-            self.apply(mine.spans.clone(), mine.gradient.loss_sum, staleness, rate);
-            self.port.tell(Word::Done { spans: mine.spans.clone() });
+            // Never taken back, so the journal and the coordinator hear of it in the same step.
+            let (who, version, spans) = (self.id, self.state.version, mine.spans.clone());
+            let loss_sum = mine.gradient.loss_sum;
+            self.port.tell(Word::Done { spans: spans.clone() });
+            self.port.record(Record::Applied { who, version, spans, loss_sum, staleness, rate });
         }
     }
 

@@ -227,7 +227,10 @@ impl SimCluster {
                     self.evicted.extend(alive.copied());
                     *to
                 }
-                Event::Leased { to, .. } | Event::StopWished { to } | Event::Over { to } => *to,
+                Event::Leased { to, .. }
+                | Event::StopWished { to }
+                | Event::Again { to }
+                | Event::Over { to } => *to,
                 _ => {
                     self.out.push_back(event);
                     continue;
@@ -318,6 +321,7 @@ impl SimCluster {
                 let (Event::ViewChanged { to, .. }
                 | Event::Leased { to, .. }
                 | Event::StopWished { to }
+                | Event::Again { to }
                 | Event::Over { to }) = &event
                 else {
                     unreachable!("the coordinator tells nothing else")

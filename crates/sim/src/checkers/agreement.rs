@@ -9,7 +9,8 @@ use paceline_runtime::{Line, Reader, Record, WorkerId};
 pub struct Agreement {
     together: bool,
     rounds: BTreeMap<u64, (u64, BTreeSet<WorkerId>)>,
-    gone: BTreeSet<WorkerId>,
+    members: Vec<WorkerId>,
+    crashed: BTreeSet<WorkerId>,
     ends: BTreeMap<WorkerId, (u64, u64)>,
     /// What was seen that must not be, in words.
     pub violations: Vec<String>,
@@ -19,9 +20,8 @@ impl Reader for Agreement {
     fn read(&mut self, line: &Line) {
         match &line.record {
             Record::Began { together, .. } => self.together = *together,
-            Record::Crashed { who } | Record::Freed { who, .. } | Record::Left { who } => {
-                self.gone.insert(*who);
-            }
+            Record::View { members, .. } => self.members.clone_from(members),
+            Record::Crashed { who } => drop(self.crashed.insert(*who)),
             Record::Committed { who, round, fingerprint: Some(print) } if self.together => {
                 self.commit(*who, *round, *print);
             }
@@ -42,7 +42,10 @@ impl Agreement {
         // A round is done again only after all who had done it before are gone.
         let (known, holders) = self.rounds.entry(round).or_insert((print, BTreeSet::new()));
         if *known != print {
-            if let Some(alive) = holders.iter().find(|holder| !self.gone.contains(holder)) {
+            let is_here = |holder: &&WorkerId| {
+                self.members.contains(holder) && !self.crashed.contains(holder)
+            };
+            if let Some(alive) = holders.iter().find(is_here) {
                 self.violations
                     .push(format!("after round {round} worker {who} differs from worker {alive}"));
             }

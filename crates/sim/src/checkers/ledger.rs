@@ -14,7 +14,9 @@ pub struct LedgerCheck {
     by_worker: BTreeMap<WorkerId, Account>,
     /// Central: what was applied to the center, by its version.
     center: Vec<(u64, Spans)>,
-    finished: BTreeSet<WorkerId>,
+    members: Vec<WorkerId>,
+    /// What every member held when the coordinator declared the job over.
+    at_end: Vec<Account>,
     /// Gone without a word: what they say from then on does not count.
     void: BTreeSet<WorkerId>,
     wasted: u64,
@@ -79,7 +81,11 @@ impl Reader for LedgerCheck {
                 let kept = self.center.partition_point(|(applied, _)| applied <= version);
                 self.wasted += self.center.drain(kept..).map(|(_, spans)| spans.len()).sum::<u64>();
             }
-            Record::Finished { who, .. } => drop(self.finished.insert(*who)),
+            Record::View { members, .. } => self.members.clone_from(members),
+            Record::Over if self.manner == Manner::Together => {
+                let held = |who: &WorkerId| self.by_worker.get(who).cloned().unwrap_or_default();
+                self.at_end = self.members.iter().map(held).collect();
+            }
             _ => {}
         }
     }
@@ -108,8 +114,8 @@ impl LedgerCheck {
     pub fn tally(&self, stopped: bool) -> Tally {
         let account = match self.manner {
             Manner::Together => {
-                // All who finished hold the same; if not, the worst account is the verdict.
-                let accounts = self.finished.iter().filter_map(|who| self.by_worker.get(who));
+                // All hold the same; if not, the worst account is the verdict.
+                let accounts = self.at_end.iter();
                 accounts.min_by_key(|account| account.spans.len()).cloned().unwrap_or_default()
             }
             Manner::Apart => self.by_worker.values().fold(Account::default(), |mut all, one| {
