@@ -153,7 +153,7 @@ fn draw_faults(dice: &mut Dice, scenario: &mut Scenario, end: f64) {
     }
     if dice.below(5) == 0 {
         scenario.churn = Some(Churn {
-            lifetime_mean: end * n as f64 * dice.between(0.5, 2.0),
+            lifetime_mean: (end * dice.between(1.0, 4.0)).max(0.3) * (n + 1) as f64,
             back_after_mean: end * 0.1,
             members_min: 1,
             leave_chance: 0.3,

@@ -16,13 +16,8 @@ pub struct Bar {
 const LINES_PER_MESSAGE: u64 = 256;
 
 impl Bar {
-    /// For a simulation, whose time differs from ours.
-    pub fn simulated(samples_total: u64, is_wanted: bool) -> Bar {
-        Bar { bar: progress(samples_total, is_wanted), time: "virtual", lines: 0 }
-    }
-
-    pub fn real(samples_total: u64, is_wanted: bool) -> Bar {
-        Bar { bar: progress(samples_total, is_wanted), time: "", lines: 0 }
+    pub fn new(samples_total: u64, time: &'static str, is_wanted: bool) -> Bar {
+        Bar { bar: progress(samples_total, is_wanted), time, lines: 0 }
     }
 
     pub fn show(&mut self, account: &Account) {

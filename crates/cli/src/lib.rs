@@ -9,7 +9,7 @@ mod scenarios;
 mod simulate;
 mod strategies;
 mod summary;
-//mod train;
+mod train;
 
 use std::process::ExitCode;
 
@@ -34,7 +34,7 @@ Examples:
 enum Command {
     Simulate(simulate::Simulate),
     Compare(compare::Compare),
-    //Train(train::Train),
+    Train(train::Train),
     Strategies(strategies::Strategies),
     Scenarios(scenarios::Scenarios),
 }
@@ -55,7 +55,7 @@ pub fn main_with(own: Vec<Recipe>) -> ExitCode {
     output::exit_code(match cli.command {
         Command::Simulate(command) => command.run(&recipes),
         Command::Compare(command) => command.run(&recipes),
-        //Command::Train(command) => command.run(&recipes),
+        Command::Train(command) => command.run(&recipes),
         Command::Strategies(command) => command.run(&recipes),
         Command::Scenarios(command) => command.run(),
     })

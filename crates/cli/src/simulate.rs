@@ -47,7 +47,7 @@ impl Simulate {
         let scenario = self.job.scenario(&self.scenario)?;
         let job = self.job.job_with(self.strategy.as_deref())?;
         let prepared = job.check(recipes, scenario.workers, None).map_err(Ending::Usage)?;
-        let bar = Bar::simulated(prepared.plan.samples_total, !self.json);
+        let bar = Bar::new(prepared.plan.samples_total, "virtual", !self.json);
         let mut audience = Audience::new(bar, self.journal.as_deref())?;
 
         let threads = self.threads.count();

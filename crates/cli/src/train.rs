@@ -22,7 +22,7 @@ pub struct Train {
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
     /// Let workers be unevenly fast: 4 is four times as fast as 1
-    #[arg(long, value_name = "V,V,...", value_delimiter = ',')]
+    #[arg(long, value_name = "V,V,...", value_delimiter = ',', value_parser = speed)]
     speeds: Vec<f64>,
     /// Write what happened to a file, as JSON lines
     #[arg(long, value_name = "FILE")]
@@ -50,7 +50,7 @@ impl Train {
         let workers = self.workers().map_err(Ending::Usage)?;
         let job = self.job.job_with(self.strategy.as_deref())?;
         let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
-        let bar = Bar::real(prepared.plan.samples_total, !self.json);
+        let bar = Bar::new(prepared.plan.samples_total, "", !self.json);
         let mut audience = Audience::new(bar, self.journal.as_deref())?;
         let stop = stop_on_signal()?;
 
@@ -60,21 +60,24 @@ impl Train {
         tell(&prepared, &trained.outcome, audience, "threads", self.json)
     }
 
+    /// As many as said, or one for each speed.
     fn workers(&self) -> Result<u32, String> {
-        for speed in &self.speeds {
-            if !(speed.is_finite() && *speed > 0.0) {
-                return Err(format!("speeds: {speed} is no speed; give numbers above zero"));
-            }
-        }
         let named = self.speeds.len() as u32;
         match self.job.workers {
-            Some(workers) if named > 0 && named != workers => Err(format!(
+            Some(workers) if named > workers => Err(format!(
                 "speeds names {named} workers, but workers = {workers}: give one speed for each"
             )),
             Some(workers) => Ok(workers),
             None if named > 0 => Ok(named),
             None => Ok(WORKERS),
         }
+    }
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(speed) if speed.is_finite() && speed > 0.0 => Ok(speed),
+        _ => Err("give numbers above zero, e.g. 1,1,2,4".into()),
     }
 }
 

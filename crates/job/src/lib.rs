@@ -10,6 +10,7 @@ pub mod recipes;
 pub mod scenarios;
 pub mod simulate;
 pub mod task;
+pub mod threads;
 
 pub use choices::{Choices, Kind};
 pub use job::{Job, Prepared, Target};

@@ -97,7 +97,7 @@ impl Coordinator {
 
     /// Takes a word of a worker; gives what is to be told to whom.
     pub fn hear(&mut self, now: Duration, from: WorkerId, word: Word) -> Vec<Event> {
-        let member = self.membership.view().has(from);
+        let counts = self.membership.counts(from);
         match word {
             Word::Bye => return self.on(now, Sign::Bye(from)),
             Word::Gone => {
@@ -120,7 +120,7 @@ impl Coordinator {
                 return events;
             }
             // What is no longer a member's has been freed; its word comes too late.
-            _ if !member => return vec![],
+            _ if !counts => return vec![],
             Word::Lease { ticket, samples } => self.leases.ask(from, ticket, samples),
             Word::Done { spans } => self.leases.done(&spans),
             Word::Return { holder, spans } => self.leases.give_back(holder, &spans),

@@ -79,6 +79,11 @@ impl Membership {
         &self.view
     }
 
+    /// Whether this worker counts; when all are gone the last view stands, but nobody in it does.
+    pub fn counts(&self, who: WorkerId) -> bool {
+        self.roster.contains_key(&who)
+    }
+
     pub fn is_over(&self) -> bool {
         self.over
     }

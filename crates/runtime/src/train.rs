@@ -31,7 +31,8 @@ pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) 
         Manner::Apart | Manner::Central { .. } => apart(&mut worker, strategy).await,
     }
     let (who, rounds) = (worker.id, worker.state.round);
-    if worker.port.look(|inbox| inbox.over) {
+    // Who was leaving when all was over has left.
+    if worker.port.look(|inbox| inbox.over && inbox.is_member(who)) {
         let fingerprint = fingerprint(&worker.state.params);
         worker.port.record(Record::Finished { who, rounds, fingerprint });
     } else {

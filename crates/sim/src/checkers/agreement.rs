@@ -39,6 +39,10 @@ impl Reader for Agreement {
 
 impl Agreement {
     fn commit(&mut self, who: WorkerId, round: u64, print: u64) {
+        // Who is leaving may end a round that the others, who lost another member, do again.
+        if !self.members.contains(&who) {
+            return;
+        }
         // A round is done again only after all who had done it before are gone.
         let (known, holders) = self.rounds.entry(round).or_insert((print, BTreeSet::new()));
         if *known != print {

@@ -1,0 +1,261 @@
+//! A real cluster in one process: a thread for each worker, and one for its gradients.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use paceline_learn::Vector;
+use paceline_runtime::cluster::{
+    Action, Cluster, Compute, Desk, Entry, Event, Outcome, Shelves, Ticket, Word, exchange,
+};
+use paceline_runtime::coordinator::{Coordinator, Rules};
+use paceline_runtime::membership::Sign;
+use paceline_runtime::{Line, Record, Spans, View, WorkerId};
+
+/// What a cluster of threads is told when it is made.
+pub struct Setting {
+    pub seed: u64,
+    pub workers: u32,
+    pub compute: Compute,
+    pub samples_total: u64,
+    /// See [`Rules::center_applies`].
+    pub center_applies: bool,
+    /// Each worker's time per sample, at least; empty if none is to be emulated.
+    pub pace: Vec<Duration>,
+}
+
+/// What all workers of the process share.
+pub struct Hub {
+    start: Instant,
+    setting: Setting,
+    state: Mutex<State>,
+    shelves: Arc<Mutex<Shelves>>,
+    records: Mutex<Sender<Line>>,
+}
+
+struct State {
+    coordinator: Coordinator,
+    inboxes: BTreeMap<WorkerId, Sender<Event>>,
+    exchanges: HashMap<(u64, u64), Meeting>,
+}
+
+/// An exchange that not all members have entered yet.
+struct Meeting {
+    view: Arc<View>,
+    entries: Vec<Option<(Ticket, Entry)>>,
+}
+
+impl Hub {
+    /// A cluster for so many workers, and where their coordinator's records come out.
+    pub fn new(setting: Setting) -> (Arc<Hub>, Receiver<Line>) {
+        let rules = Rules {
+            members_min: setting.workers as usize,
+            patience: Duration::from_secs(60),
+            samples_total: setting.samples_total,
+            center_applies: setting.center_applies,
+        };
+        let state = State {
+            coordinator: Coordinator::new(rules),
+            inboxes: BTreeMap::new(),
+            exchanges: HashMap::new(),
+        };
+        let (records, lines) = mpsc::channel();
+        let hub = Hub {
+            start: Instant::now(),
+            setting,
+            state: Mutex::new(state),
+            shelves: Arc::default(),
+            records: Mutex::new(records),
+        };
+        (Arc::new(hub), lines)
+    }
+
+    pub fn shelves(&self) -> Arc<Mutex<Shelves>> {
+        self.shelves.clone()
+    }
+
+    /// Where a worker's own records go.
+    pub fn records(&self) -> Sender<Line> {
+        self.records.lock().expect("no holder panics").clone()
+    }
+
+    /// The part of the cluster that one worker's executor runs against.
+    pub fn seat(self: &Arc<Hub>, me: WorkerId) -> ThreadCluster {
+        let (events, inbox) = mpsc::channel();
+        let (computing, work) = mpsc::channel();
+        let pace = self.setting.pace.get(me.0 as usize).copied().unwrap_or_default();
+        let (compute, done) = (self.setting.compute.clone(), events.clone());
+        std::thread::Builder::new()
+            .name(format!("gradient-{me}"))
+            .spawn(move || gradients(me, compute, pace, work, done))
+            .expect("the system has a thread left");
+        // The life of this worker begins before anyone can tell it anything.
+        drop(events.send(Event::Started { who: me }));
+        self.state().inboxes.insert(me, events);
+        ThreadCluster { me, hub: self.clone(), inbox, computing, ended: false }
+    }
+
+    pub fn hello(&self, me: WorkerId) {
+        let decisions = self.state().coordinator.on(self.start.elapsed(), Sign::Hello(me));
+        self.tell(decisions);
+    }
+
+    /// A worker's thread has died.
+    pub fn lost(&self, me: WorkerId) {
+        self.state().inboxes.remove(&me);
+        let decisions = self.state().coordinator.on(self.start.elapsed(), Sign::Lost(me));
+        self.tell(decisions);
+    }
+
+    /// The user wishes the job to end after this round.
+    pub fn stop(&self) {
+        let decisions =
+            self.state().coordinator.hear(self.start.elapsed(), WorkerId(0), Word::Stop);
+        self.tell(decisions);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+
+    fn tell(&self, events: Vec<Event>) {
+        let state = self.state();
+        for event in events {
+            let to = match &event {
+                Event::ViewChanged { to, .. }
+                | Event::Leased { to, .. }
+                | Event::StopWished { to }
+                | Event::Again { to }
+                | Event::Over { to } => *to,
+                Event::Recorded { record } => {
+                    self.record(record.clone());
+                    continue;
+                }
+                _ => unreachable!("the coordinator tells nothing else"),
+            };
+            // Who is gone needs to hear nothing.
+            if let Some(inbox) = state.inboxes.get(&to) {
+                drop(inbox.send(event));
+            }
+        }
+    }
+
+    fn record(&self, record: Record) {
+        let line = Line { at: self.start.elapsed(), record };
+        drop(self.records.lock().expect("no holder panics").send(line));
+    }
+
+    /// Whoever completes an exchange does its arithmetic, in the order that every cluster uses.
+    fn meet(&self, me: WorkerId, (view, number): (Arc<View>, u64), (ticket, entry): (Ticket, Entry)) {
+        let rank = view.rank(me).expect("members enter the exchanges of their view");
+        let name = (view.number, number);
+        let complete = {
+            let mut state = self.state();
+            let n = view.members.len();
+            let meeting = state
+                .exchanges
+                .entry(name)
+                .or_insert_with(|| Meeting { view, entries: (0..n).map(|_| None).collect() });
+            meeting.entries[rank] = Some((ticket, entry));
+            let complete = meeting.entries.iter().all(Option::is_some);
+            if complete { state.exchanges.remove(&name) } else { None }
+        };
+        let Some(Meeting { view, entries }) = complete else { return };
+        let (tickets, entries): (Vec<Ticket>, Vec<Entry>) = entries.into_iter().flatten().unzip();
+        let outcome: Outcome = exchange(self.setting.seed, name.0, name.1, entries);
+        let state = self.state();
+        for (&to, ticket) in view.members.iter().zip(tickets) {
+            if let Some(inbox) = state.inboxes.get(&to) {
+                drop(inbox.send(Event::Exchanged { to, ticket, outcome: outcome.clone() }));
+            }
+        }
+    }
+}
+
+type Work = (Ticket, Arc<Vector>, Spans);
+
+/// Computes gradients one after another; emulates a slower machine by sleeping out its pace.
+fn gradients(
+    me: WorkerId,
+    compute: Compute,
+    pace: Duration,
+    work: Receiver<Work>,
+    done: Sender<Event>,
+) {
+    let mut desk = Desk::default();
+    for (ticket, params, spans) in work {
+        let since = Instant::now();
+        let gradient = compute(&params, &spans, &mut desk);
+        let end = since + pace * u32::try_from(spans.len()).unwrap_or(u32::MAX);
+        std::thread::sleep(end.saturating_duration_since(Instant::now()));
+        drop(params);
+        if done.send(Event::Computed { to: me, ticket, gradient }).is_err() {
+            return;
+        }
+    }
+}
+
+/// What one worker sees of the cluster.
+pub struct ThreadCluster {
+    me: WorkerId,
+    hub: Arc<Hub>,
+    inbox: Receiver<Event>,
+    computing: Sender<Work>,
+    ended: bool,
+}
+
+impl Cluster for ThreadCluster {
+    fn now(&self) -> Duration {
+        self.hub.start.elapsed()
+    }
+
+    fn submit(&mut self, by: WorkerId, action: Action) {
+        match action {
+            Action::Compute { ticket, params, spans, .. } => {
+                self.computing.send((ticket, params, spans)).expect("the gradient's thread lives");
+            }
+            Action::Exchange { ticket, view, number, entry } => {
+                self.hub.meet(by, (view, number), (ticket, entry));
+            }
+            Action::Send { to, letter } => {
+                if let Some(inbox) = self.hub.state().inboxes.get(&to) {
+                    drop(inbox.send(Event::Arrived { to, from: by, letter }));
+                }
+            }
+            Action::Publish { shelf, value } => {
+                self.hub.shelves.lock().expect("no holder panics").insert((by, shelf), value);
+            }
+            Action::Read { ticket, from, shelf } => {
+                let value =
+                    self.hub.shelves.lock().expect("no holder panics").get(&(from, shelf)).cloned();
+                if let Some(inbox) = self.hub.state().inboxes.get(&self.me) {
+                    drop(inbox.send(Event::Value { to: self.me, ticket, value }));
+                }
+            }
+            Action::Tell(word) => {
+                self.ended |= word == Word::Gone;
+                let now = self.now();
+                let decisions = self.hub.state().coordinator.hear(now, by, word);
+                self.hub.tell(decisions);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Event> {
+        self.inbox.recv().ok()
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended
+    }
+}
+
+impl Drop for ThreadCluster {
+    fn drop(&mut self) {
+        // A worker that ends other than by its own word is lost, and the others must hear of it.
+        if !self.ended {
+            self.hub.lost(self.me);
+        }
+    }
+}
