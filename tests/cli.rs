@@ -300,6 +300,60 @@ fn compare_json_is_an_array_of_outcomes() {
 }
 
 #[test]
+fn train_runs_on_real_threads() {
+    let outcome = outcome("train --strategy dbs --speeds 1,1,2,4 --epochs 2 --json");
+
+    assert_eq!(outcome["workers"], 4);
+    assert_eq!(outcome["ledger"], serde_json::json!({ "done": 2874, "lost": 0, "repeated": 0 }));
+    assert!(outcome["real_seconds"].as_f64().is_some_and(|seconds| seconds > 0.0));
+    assert!(outcome["virtual_seconds"].is_null());
+}
+
+#[test]
+fn speeds_must_fit_the_workers() {
+    assert_refused(
+        2,
+        &[
+            (
+                "train --speeds 1,1,2 --workers 2",
+                "speeds names 3 workers, but workers = 2: give one speed for each",
+            ),
+            (
+                "train --speeds 1,-1",
+                "invalid value '-1' for '--speeds <V,V,...>': give numbers above zero, e.g. 1,1,2,4\n\nFor more information, try '--help'.",
+            ),
+            ("train --workers 0", "workers = 0: a job needs at least one worker"),
+        ],
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn the_first_signal_finishes_the_round_and_sums_up() {
+    let journal = room().join("stopped.jsonl");
+    let _ = fs::remove_file(&journal);
+    let child = command("train --epochs 100000 --json --journal stopped.jsonl")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    while fs::metadata(&journal).map_or(0, |file| file.len()) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("there is a kill").success());
+
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    let talk = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(talk, "finishing the round; press Ctrl-C again to stop at once\n");
+    let outcome: Value = serde_json::from_slice(&output.stdout).expect("the outcome is there");
+    assert!(outcome["samples"].as_u64().is_some_and(|samples| samples > 0));
+    assert_eq!(outcome["ledger"]["lost"], 0);
+}
+
+#[test]
 fn a_printed_scenario_is_a_file_to_start_from() {
     let printed = paceline("scenarios uniform");
     fs::write(room().join("mine.toml"), &printed.stdout).unwrap();
@@ -344,6 +398,7 @@ fn lists_and_help_are_as_they_were() {
         ("help", "--help"),
         ("help-simulate", "simulate --help"),
         ("help-compare", "compare --help"),
+        ("help-train", "train --help"),
         ("help-strategies", "strategies --help"),
         ("help-scenarios", "scenarios --help"),
         ("strategies", "strategies"),

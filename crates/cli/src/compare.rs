@@ -17,7 +17,7 @@ use paceline_watch::{Curves, Timeline, comparison};
 use crate::bar::progress;
 use crate::flags::{JobFlags, ThreadsFlag};
 use crate::output::{Ended, Ending, print, print_json, say, say_error};
-use crate::summary::{loss, percent, target};
+use crate::summary::{check_ledger, loss, percent, target};
 
 /// Compare strategies on the same simulated cluster
 #[derive(Args)]
@@ -269,14 +269,12 @@ fn tell_failures(runs: &[Run]) -> Ended {
     let mut failed = vec![];
     for Run { name, result, .. } in runs {
         match result {
+            Ok(Outcome { diverged: Some(sentence), .. }) => {
+                say(&format!("{name} diverged: {sentence}"));
+            }
             Ok(outcome) => {
-                if let Some(sentence) = &outcome.diverged {
-                    say(&format!("{name} diverged: {sentence}"));
-                }
-                let ledger = outcome.ledger;
-                if outcome.diverged.is_none() && ledger.lost + ledger.repeated > 0 {
-                    let (lost, repeated) = (ledger.lost, ledger.repeated);
-                    say_error(&format!("{name} lost {lost} samples and repeated {repeated}"));
+                if let Err(sentence) = check_ledger(outcome) {
+                    say_error(&sentence);
                     failed.push(name.as_str());
                 }
             }

@@ -42,7 +42,18 @@ pub fn tell(
         text += &timelines(outcome, &audience.account, &audience.timeline);
         print(&text)?;
     }
+    check_ledger(outcome).map_err(Ending::Failed)?;
     written
+}
+
+/// Every sample once is our promise; a run that breaks it has failed, however well it learned.
+pub fn check_ledger(outcome: &Outcome) -> Result<(), String> {
+    let Outcome { strategy, ledger, .. } = outcome;
+    if ledger.lost + ledger.repeated == 0 {
+        return Ok(());
+    }
+    let (lost, repeated) = (count(ledger.lost), count(ledger.repeated));
+    Err(format!("{strategy} lost {lost} samples and repeated {repeated}; please report this"))
 }
 
 pub fn percent(part: f64) -> String {
@@ -84,10 +95,6 @@ fn numbers(prepared: &Prepared, outcome: &Outcome) -> String {
             None => "not reached".to_owned(),
         };
         rows.push(("target", format!("{} {reached}", target(wanted))));
-    }
-    if outcome.ledger.lost + outcome.ledger.repeated > 0 {
-        let (lost, repeated) = (count(outcome.ledger.lost), count(outcome.ledger.repeated));
-        rows.push(("ledger", format!("{lost} samples lost, {repeated} repeated")));
     }
     rows.iter().fold(String::new(), |mut text, (name, value)| {
         let _ = writeln!(text, "{name:<10}{value}");

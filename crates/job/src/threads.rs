@@ -75,7 +75,7 @@ pub fn train(
 type Worker = JoinHandle<Result<(), String>>;
 
 fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker {
-    let (cluster, lines, prepared) = (hub.seat(id), hub.records(), prepared.clone());
+    let (cluster, prepared) = (hub.seat(id), prepared.clone());
     std::thread::Builder::new()
         .name(format!("worker-{id}"))
         .spawn(move || {
@@ -83,10 +83,8 @@ fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker {
             let mut executor = Executor::new(Box::new(cluster));
             let ended = executor.run(
                 &mut |port| Box::pin(live(plan.clone(), port, prepared.strategy())),
-                &mut |line: &Line| {
-                    drop(lines.send(line.clone()));
-                    ControlFlow::Continue(())
-                },
+                // The cluster passes the lines of all workers on, in order.
+                &mut |_| ControlFlow::Continue(()),
             );
             match ended {
                 Err(Halt::Stuck(stuck)) => Err(stuck.to_string()),
@@ -121,6 +119,9 @@ fn watch(
     }
 }
 
+/// An emulated batch takes at least this long, for the system wakes no sleeper to the microsecond.
+const BATCH_MIN: Duration = Duration::from_millis(2);
+
 /// Time per sample of each worker: slow enough that sharing the cores does not distort it.
 fn pace(prepared: &Prepared, speeds: &[f64]) -> Vec<Duration> {
     if speeds.is_empty() {
@@ -136,7 +137,8 @@ fn pace(prepared: &Prepared, speeds: &[f64]) -> Vec<Duration> {
     }
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as f64;
     let fastest = speeds.iter().copied().fold(0.0, f64::max);
-    let base = cost.mul_f64(1.3 * (f64::from(prepared.workers) / cores).max(1.0));
+    let shared = cost.mul_f64(1.3 * (f64::from(prepared.workers) / cores).max(1.0));
+    let base = shared.max(BATCH_MIN / samples as u32);
     let of = |id: u32| base.mul_f64(fastest / speeds[id as usize % speeds.len()]);
     (0..prepared.workers).map(of).collect()
 }

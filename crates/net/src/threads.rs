@@ -47,7 +47,7 @@ struct Meeting {
 }
 
 impl Hub {
-    /// A cluster for so many workers, and where their coordinator's records come out.
+    /// A cluster for so many workers, and where the journal's lines come out.
     pub fn new(setting: Setting) -> (Arc<Hub>, Receiver<Line>) {
         let rules = Rules {
             members_min: setting.workers as usize,
@@ -75,11 +75,6 @@ impl Hub {
         self.shelves.clone()
     }
 
-    /// Where a worker's own records go.
-    pub fn records(&self) -> Sender<Line> {
-        self.records.lock().expect("no holder panics").clone()
-    }
-
     /// The part of the cluster that one worker's executor runs against.
     pub fn seat(self: &Arc<Hub>, me: WorkerId) -> ThreadCluster {
         let (events, inbox) = mpsc::channel();
@@ -93,7 +88,8 @@ impl Hub {
         // The life of this worker begins before anyone can tell it anything.
         drop(events.send(Event::Started { who: me }));
         self.state().inboxes.insert(me, events);
-        ThreadCluster { me, hub: self.clone(), inbox, computing, ended: false }
+        let lines = self.records.lock().expect("no holder panics").clone();
+        ThreadCluster { me, hub: self.clone(), inbox, computing, lines, ended: false }
     }
 
     pub fn hello(&self, me: WorkerId) {
@@ -202,6 +198,7 @@ pub struct ThreadCluster {
     hub: Arc<Hub>,
     inbox: Receiver<Event>,
     computing: Sender<Work>,
+    lines: Sender<Line>,
     ended: bool,
 }
 
@@ -248,6 +245,12 @@ impl Cluster for ThreadCluster {
 
     fn is_over(&self) -> bool {
         self.ended
+    }
+
+    /// What a worker did is in the journal before anything that its word sets off.
+    fn pass(&mut self, line: Line) -> Option<Line> {
+        drop(self.lines.send(line));
+        None
     }
 }
 

@@ -11,6 +11,7 @@ use paceline_learn::{Batch, Gradient, OptimizerState, Scratch, Vector};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Payload;
+use crate::journal::{Line, Record};
 use crate::spans::Spans;
 
 /// One worker, for all time: an id is never used again.
@@ -317,7 +318,7 @@ pub enum Event {
     /// This worker was asked to leave, and may do so in good order.
     LeaveWished { to: WorkerId },
     /// A record of the coordinator's own.
-    Recorded { record: crate::journal::Record },
+    Recorded { record: Record },
     Crashed { who: WorkerId },
     /// This worker thought it had finished, but there is more to do.
     Again { to: WorkerId },
@@ -345,4 +346,9 @@ pub trait Cluster {
     fn next(&mut self) -> Option<Event>;
     /// Whether the coordinator has declared the job over.
     fn is_over(&self) -> bool;
+    /// Takes a line of the journal on its way, if lines of several executors must keep their order;
+    /// else gives it back.
+    fn pass(&mut self, line: Line) -> Option<Line> {
+        Some(line)
+    }
 }

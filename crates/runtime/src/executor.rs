@@ -256,7 +256,7 @@ impl Executor {
 impl Shared {
     fn record(&mut self, record: Record) {
         let at = self.cluster.now();
-        self.records.push(Line { at, record });
+        self.records.extend(self.cluster.pass(Line { at, record }));
     }
 
     fn deliver(&mut self, event: Event) {

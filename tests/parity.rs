@@ -1,0 +1,121 @@
+//! Simulated and real agree: the same strategy code gives the same bits on both clusters.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use paceline::job::threads::{ThreadSetting, Trained, train};
+use paceline::runtime::journal::fingerprint;
+use paceline::runtime::{Replay, WorkerId};
+use paceline::{Job, Line, Prepared, Reader, Record, Scenario, recipes, simulate};
+
+fn job(strategy: &str) -> Prepared {
+    let job = Job { strategy: strategy.into(), epochs: 2.0, seed: 5, ..Job::default() };
+    job.check(&recipes(), 4, None).expect("the job is sound")
+}
+
+/// A cluster as uneven as can be: recipes that read no clock must not notice.
+fn uneven() -> Scenario {
+    let mut scenario = Scenario { workers: 4, ..Scenario::default() };
+    scenario.compute.relative = vec![1.0, 2.5, 1.0, 4.0];
+    scenario.compute.jitter = 0.5;
+    scenario
+}
+
+fn on_threads(prepared: &Prepared, speeds: &[f64], readers: Vec<&mut dyn Reader>) -> Trained {
+    let setting = ThreadSetting { speeds: speeds.to_vec() };
+    let trained = train(prepared, setting, Arc::new(AtomicBool::new(false)), readers);
+    let trained = trained.expect("training on threads ends");
+    let ledger = trained.outcome.ledger;
+    assert_eq!((ledger.done, ledger.lost, ledger.repeated), (prepared.plan.samples_total, 0, 0));
+    trained
+}
+
+#[test]
+fn recipes_that_read_no_clock_give_the_same_bits_simulated_and_on_threads() {
+    for name in ["ssgd", "qsgd", "dynamic", "pipe", "cpsgd", "adpsgd", "diloco"] {
+        let prepared = job(name);
+        let real = on_threads(&prepared, &[], vec![]).params.expect("there are params");
+
+        let simulated = simulate(&prepared, &uneven(), 2, vec![]).expect("it ends");
+
+        let simulated = simulated.params.expect("there are params");
+        assert_eq!(fingerprint(&real), fingerprint(&simulated), "{name}");
+    }
+}
+
+/// Collects what every worker put into the exchange of every round.
+#[derive(Default)]
+struct Recorder(Replay);
+
+impl Reader for Recorder {
+    fn read(&mut self, line: &Line) {
+        if let Record::Entered { who, round, samples, compute, .. } = &line.record {
+            self.0.entries.insert((*who, *round), (*samples, *compute));
+        }
+    }
+}
+
+#[test]
+fn recipes_that_read_the_clock_give_the_same_bits_when_its_readings_are_replayed() {
+    for name in ["abs", "dbs", "lb-bsp", "local-dbs"] {
+        let prepared = job(name);
+        let mut recorder = Recorder::default();
+        let real = on_threads(&prepared, &[1.0, 1.0, 2.0, 4.0], vec![&mut recorder]);
+
+        let samples = |round| {
+            let of = |who| recorder.0.entries.get(&(WorkerId(who), round)).map_or(0, |e| e.0);
+            (0..4).map(of).collect::<Vec<u64>>()
+        };
+        let last = recorder.0.entries.keys().map(|(_, round)| *round).max().expect("rounds") / 2;
+        assert_ne!(samples(last)[0], samples(last)[3], "{name}: speeds made no difference");
+        let prepared = prepared.replaying(recorder.0);
+        let simulated = simulate(&prepared, &uneven(), 1, vec![]).expect("it ends");
+
+        let (real, simulated) = (real.params.expect("params"), simulated.params.expect("params"));
+        assert_eq!(fingerprint(&real), fingerprint(&simulated), "{name}");
+    }
+}
+
+#[test]
+fn asynchronous_recipes_account_for_every_sample_and_learn_alike_on_threads() {
+    for name in ["gossip-pull", "gossip-push", "easgd", "async", "ssp"] {
+        let job = Job { strategy: name.into(), epochs: 10.0, seed: 5, ..Job::default() };
+        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let real = on_threads(&prepared, &[], vec![]).outcome;
+
+        let simulated = simulate(&prepared, &uneven(), 2, vec![]).expect("it ends").outcome;
+
+        let apart = (real.accuracy - simulated.accuracy).abs();
+        assert!(apart < 0.04, "{name}: {} on threads, {} simulated", real.accuracy, simulated.accuracy);
+    }
+}
+
+#[test]
+fn a_wish_to_stop_ends_the_job_after_the_round_with_nothing_lost() {
+    for name in ["ssgd", "abs", "adpsgd", "gossip-pull", "async"] {
+        let job = Job { strategy: name.into(), epochs: 1000.0, ..Job::default() };
+        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut stopper = StopAfter { stop: stop.clone(), lines: 2000 };
+
+        let trained = train(&prepared, ThreadSetting::default(), stop, vec![&mut stopper]);
+
+        let outcome = trained.expect("it ends").outcome;
+        assert!(outcome.samples > 0 && outcome.samples < prepared.plan.samples_total, "{name}");
+        assert_eq!(outcome.ledger.repeated, 0, "{name}");
+    }
+}
+
+struct StopAfter {
+    stop: Arc<AtomicBool>,
+    lines: u32,
+}
+
+impl Reader for StopAfter {
+    fn read(&mut self, _: &Line) {
+        self.lines = self.lines.saturating_sub(1);
+        if self.lines == 0 {
+            self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
