@@ -263,7 +263,8 @@ fn flags_override_the_job_file_which_overrides_defaults() {
 
 #[test]
 fn simulate_tells_who_was_waited_for() {
-    let call = paceline("simulate stragglers --epochs 2 --target-loss 2");
+    let call =
+        paceline("simulate stragglers --epochs 2 --batch 16 --learning-rate 0.1 --target-loss 2");
 
     assert_eq!((call.code, call.stderr.as_str()), (0, ""));
     for part in [

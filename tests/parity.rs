@@ -66,7 +66,8 @@ fn recipes_that_read_the_clock_give_the_same_bits_when_its_readings_are_replayed
             let of = |who| recorder.0.entries.get(&(WorkerId(who), round)).map_or(0, |e| e.0);
             (0..4).map(of).collect::<Vec<u64>>()
         };
-        let last = recorder.0.entries.keys().map(|(_, round)| *round).max().expect("rounds") / 2;
+        let last =
+            recorder.0.entries.keys().map(|(_, round)| *round).max().expect("rounds") * 3 / 4;
         assert_ne!(samples(last)[0], samples(last)[3], "{name}: speeds made no difference");
         let prepared = prepared.replaying(recorder.0);
         let simulated = simulate(&prepared, &uneven(), 1, vec![]).expect("it ends");
@@ -86,7 +87,12 @@ fn asynchronous_recipes_account_for_every_sample_and_learn_alike_on_threads() {
         let simulated = simulate(&prepared, &uneven(), 2, vec![]).expect("it ends").outcome;
 
         let apart = (real.accuracy - simulated.accuracy).abs();
-        assert!(apart < 0.04, "{name}: {} on threads, {} simulated", real.accuracy, simulated.accuracy);
+        assert!(
+            apart < 0.04,
+            "{name}: {} on threads, {} simulated",
+            real.accuracy,
+            simulated.accuracy
+        );
     }
 }
 

@@ -7,9 +7,13 @@ use std::sync::Arc;
 use paceline::learn::{Dataset, Noise, Quadratic, Rescale, Softmax, blobs};
 use paceline::runtime::codec::Codec;
 use paceline::sim::checkers::{Agreement, Traffic};
-use paceline::sim::scenario::{Churn, Crash, Cut, During, Join, Leave, Link, Rack, Straggler, Sums};
+use paceline::sim::scenario::{
+    Churn, Crash, Cut, During, Join, Leave, Link, Rack, Straggler, Sums,
+};
 use paceline::strategies::parts::{Every, Outer, Period, Shares};
-use paceline::{Choices, Dice, Failure, Job, Kind, Line, Reader, Scenario, Simulated, Task, recipes, simulate};
+use paceline::{
+    Choices, Dice, Failure, Job, Kind, Line, Reader, Scenario, Simulated, Task, recipes, simulate,
+};
 
 #[test]
 fn a_swarm_of_seeds_loses_and_repeats_nothing() {
@@ -97,7 +101,8 @@ impl Reader for Trace {
 }
 
 fn draw_cluster(dice: &mut Dice) -> Scenario {
-    let mut scenario: Scenario = Scenario { workers: 1 + dice.below(8) as u32, ..Scenario::default() };
+    let mut scenario: Scenario =
+        Scenario { workers: 1 + dice.below(8) as u32, ..Scenario::default() };
     let n = scenario.workers;
     scenario.compute.seconds_per_sample = 1e-4;
     scenario.compute.seconds_per_gradient = [0.0, 1e-4][dice.below(2) as usize];
@@ -166,7 +171,11 @@ fn draw_faults(dice: &mut Dice, scenario: &mut Scenario, end: f64) {
 fn draw_task(dice: &mut Dice, seed: u64) -> Task {
     if dice.below(2) == 0 {
         let model = Arc::new(Quadratic { curvature: vec![0.5; 12], noise: 0.1 });
-        return Task { model, train: Arc::new(Noise { len: 150 }), test: Arc::new(Noise { len: 1 }) };
+        return Task {
+            model,
+            train: Arc::new(Noise { len: 150 }),
+            test: Arc::new(Noise { len: 1 }),
+        };
     }
     let data = Arc::new(blobs(150, 4, 3, seed, 0.5));
     let model = Arc::new(Softmax { features: data.features(), classes: data.classes() });
@@ -191,8 +200,13 @@ fn draw_job(dice: &mut Dice, seed: u64) -> Job {
                 Period::Qsr { steps_min: 1, growth: 0.1, steps_max: 6 },
             ][pick(dice, 6)]
             .clone(),
-            rescale: [Rescale::None, Rescale::FixedBatch, Rescale::Linear, Rescale::Smooth, Rescale::Adascale]
-                [pick(dice, 5)],
+            rescale: [
+                Rescale::None,
+                Rescale::FixedBatch,
+                Rescale::Linear,
+                Rescale::Smooth,
+                Rescale::Adascale,
+            ][pick(dice, 5)],
             codec: [
                 Codec::Dense,
                 Codec::Half,

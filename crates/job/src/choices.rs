@@ -244,18 +244,16 @@ impl Choices {
 
     /// The strategy itself. `batch` is one worker's, `workers` those of the first view.
     pub fn build(&self, batch: u64, workers: usize) -> Box<dyn AnyStrategy> {
-        let total =
-            (self.rescale == Rescale::FixedBatch).then_some(batch * workers as u64);
-        let batches = Batches::new(batch, total, self.shares);
+        let total = (self.rescale == Rescale::FixedBatch).then_some(batch * workers as u64);
+        // An open batch has a floor of a quarter, and grows by quarters until the sum has ended.
+        let quarter = (batch / 4).max(1);
+        let base = if self.shares == Shares::Open { quarter } else { batch };
+        let batches = Batches::new(base, total, self.shares);
         let steps = if let Period::Constant { steps } = self.period { steps } else { 1 };
         let gossip = |direction| Box::new(Gossip { batch, period: steps, direction });
         match self.strategy {
             Kind::AllReduce => Box::new(AllReduce { batches }),
-            Kind::Delayed => Box::new(Delayed {
-                batches,
-                batch_growth: (batch / 4).max(1),
-                batch_usual: 0.0,
-            }),
+            Kind::Delayed => Box::new(Delayed { batches, batch_growth: quarter, batch_usual: 0.0 }),
             Kind::PeriodicAverage => Box::new(PeriodicAverage {
                 batches,
                 period: self.period.clone(),
@@ -263,11 +261,9 @@ impl Choices {
             }),
             Kind::GossipPull => gossip(Direction::Pull),
             Kind::GossipPush => gossip(Direction::Push),
-            Kind::ElasticAverage => Box::new(ElasticAverage {
-                batch,
-                period: steps,
-                elasticity: self.elasticity,
-            }),
+            Kind::ElasticAverage => {
+                Box::new(ElasticAverage { batch, period: steps, elasticity: self.elasticity })
+            }
             Kind::ParameterServer => Box::new(ParameterServer { batch, lead_max: self.lead_max }),
         }
     }

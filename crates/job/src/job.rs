@@ -133,9 +133,7 @@ impl Job {
 
     fn target(&self) -> Result<Option<Target>, String> {
         match (self.target_loss, self.target_accuracy) {
-            (Some(_), Some(_)) => {
-                Err("target_loss and target_accuracy: give one of them".into())
-            }
+            (Some(_), Some(_)) => Err("target_loss and target_accuracy: give one of them".into()),
             (Some(loss), _) if !(loss.is_finite() && loss > 0.0) => {
                 Err(format!("target_loss = {loss}: give a number above zero"))
             }
@@ -160,8 +158,7 @@ impl Job {
             return Err(format!("epochs = {}: give a number above zero", self.epochs));
         }
         let base = self.learning_rate.unwrap_or(recipe.learning_rate);
-        let schedule =
-            Schedule { base, shape: self.schedule.clone(), warm_up: self.warm_up };
+        let schedule = Schedule { base, shape: self.schedule.clone(), warm_up: self.warm_up };
         schedule.check()?;
         let optimizer = self.optimizer.clone().unwrap_or_else(|| recipe.optimizer.clone());
         optimizer.check()?;

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_learn::vector::{add, scale};
 use paceline_learn::Vector;
+use paceline_learn::vector::{add, scale};
 use paceline_runtime::cluster::{Desk, Shelf, Shelves};
 use paceline_runtime::{Journal, Line, Manner, Reader, Record, WorkerId, journal};
 use paceline_sim::checkers::LedgerCheck;

@@ -63,6 +63,10 @@ const DBS: &str = "Ye et al. 2020, arXiv 2007.11831";
 const SCALE: &str = "Jin et al. 2016, arXiv 1611.04581";
 const ADPSGD: &str = "Jiang and Agrawal 2020, arXiv 2007.06134";
 
+/// Learning rate and momentum: the best of a small grid, by time to the target on the scenarios
+/// `uniform` and `stragglers`. What is applied late bears less momentum.
+type Rates = (f32, f32);
+
 /// Every recipe there is.
 pub fn recipes() -> Vec<Recipe> {
     let by_speed = Shares::BySpeed { every: Every::Epoch, smoothing: 1.0 };
@@ -70,105 +74,132 @@ pub fn recipes() -> Vec<Recipe> {
     let of = Choices::of;
     let averaging = |period: Period| Choices { period, ..of(Kind::PeriodicAverage) };
     let constant = |steps| Period::Constant { steps };
-    let rows: Vec<(&str, &str, &str, f32, Choices)> = vec![
-        ("ssgd", "synchronous: all sum their gradients, all take the same step", SCALE, 0.1, of(Kind::AllReduce)),
+    let rows: Vec<(&str, &str, &str, Rates, Choices)> = vec![
+        (
+            "ssgd",
+            "synchronous: all sum their gradients, all take the same step",
+            SCALE,
+            (0.2, 0.9),
+            of(Kind::AllReduce),
+        ),
         (
             "qsgd",
             "synchronous with gradients rounded to 8 bits",
             "Alistarh et al. 2017, arXiv 1610.02132",
-            0.1,
+            (0.2, 0.9),
             Choices { codec: Codec::Qsgd { bits: 8, bucket: 512 }, ..of(Kind::AllReduce) },
         ),
         (
             "dbs",
             "synchronous, batches follow measured speed each epoch",
             DBS,
-            0.1,
+            (0.2, 0.9),
             Choices { shares: by_speed, ..of(Kind::AllReduce) },
         ),
         (
             "lb-bsp",
             "synchronous, batches follow measured speed each round",
             "Chen et al. 2020, SoCC",
-            0.1,
+            (0.2, 0.9),
             Choices { shares: by_speed_now, ..of(Kind::AllReduce) },
         ),
         (
             "dynamic",
             "synchronous, the learning rate follows the members smoothly",
             DYNAMIC,
-            0.1,
+            (0.2, 0.9),
             Choices { rescale: Rescale::Smooth, ..of(Kind::AllReduce) },
         ),
         (
             "pipe",
             "sums run while the next batch is computed, one step late",
             "Li et al. 2018, arXiv 1811.03619",
-            0.05,
+            (0.4, 0.5),
             of(Kind::Delayed),
         ),
         (
             "abs",
             "as pipe, and batches grow until the sum has ended: nobody idles",
             ABS,
-            0.05,
+            (0.3, 0.5),
             Choices { shares: Shares::Open, ..of(Kind::Delayed) },
         ),
-        ("cpsgd", "replicas learn alone and are averaged every 8 steps", ADPSGD, 0.05, averaging(constant(8))),
+        (
+            "cpsgd",
+            "replicas learn alone and are averaged every 8 steps",
+            ADPSGD,
+            (0.2, 0.9),
+            averaging(constant(8)),
+        ),
         (
             "adpsgd",
             "averaged with a period that keeps their variance in check",
             ADPSGD,
-            0.05,
+            (0.2, 0.9),
             averaging(Period::adaptive(4)),
         ),
         (
             "local-dbs",
             "averaged every 8 steps, batches follow measured speed",
             DBS,
-            0.05,
+            (0.2, 0.9),
             Choices { shares: by_speed, ..averaging(constant(8)) },
         ),
         (
             "diloco",
             "averaged every 16 steps, then an outer Nesterov step",
             "Douillard et al. 2023, arXiv 2311.08105",
-            0.05,
-            Choices { outer: Outer::Diloco { rate: 0.7, momentum: 0.9 }, ..averaging(constant(16)) },
+            (0.1, 0.9),
+            Choices {
+                outer: Outer::Diloco { rate: 0.7, momentum: 0.9 },
+                ..averaging(constant(16))
+            },
         ),
-        ("gossip-pull", "each averages with a random peer's published replica", SCALE, 0.05, of(Kind::GossipPull)),
-        ("gossip-push", "each sends its replica to a random peer", SCALE, 0.05, of(Kind::GossipPush)),
+        (
+            "gossip-pull",
+            "each averages with a random peer's published replica",
+            SCALE,
+            (0.2, 0.9),
+            of(Kind::GossipPull),
+        ),
+        (
+            "gossip-push",
+            "each sends its replica to a random peer",
+            SCALE,
+            (0.2, 0.9),
+            of(Kind::GossipPush),
+        ),
         (
             "easgd",
             "springs tie replicas to a center, asynchronously",
             SCALE,
-            0.05,
+            (0.2, 0.9),
             of(Kind::ElasticAverage),
         ),
         (
             "async",
             "gradients go to a parameter server, nobody waits",
             SCALE,
-            0.01,
+            (0.2, 0.0),
             of(Kind::ParameterServer),
         ),
         (
             "ssp",
             "as async, but nobody leads the slowest by more than 3 steps",
             "Ho et al. 2013, NIPS",
-            0.01,
+            (0.2, 0.0),
             Choices { lead_max: Some(3), ..of(Kind::ParameterServer) },
         ),
     ];
     rows.into_iter()
-        .map(|(name, summary, paper, learning_rate, choices)| Recipe {
+        .map(|(name, summary, paper, (learning_rate, momentum), choices)| Recipe {
             name: name.to_owned(),
             summary: summary.to_owned(),
             paper: paper.to_owned(),
             make: Make::Choices(choices),
             learning_rate,
             optimizer: Optimizer {
-                rule: Rule::Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 },
+                rule: Rule::Sgd { momentum, nesterov: false, weight_decay: 1e-4 },
                 clip_norm: None,
             },
         })
@@ -191,7 +222,8 @@ pub fn unknown<'a>(
     known: impl Iterator<Item = &'a str>,
     otherwise: &str,
 ) -> String {
-    let nearest = known.map(|k| (strsim::jaro_winkler(k, name), k)).max_by(|a, b| a.0.total_cmp(&b.0));
+    let nearest =
+        known.map(|k| (strsim::jaro_winkler(k, name), k)).max_by(|a, b| a.0.total_cmp(&b.0));
     match nearest {
         Some((likeness, nearest)) if likeness > 0.7 => {
             format!("there is no {what} `{name}`; did you mean `{nearest}`?")

@@ -40,10 +40,10 @@ pub fn simulate(
     let (shelves, wires) = (cluster.shelves(), cluster.bytes_on_wires());
     let mut observer = Observer::new(prepared, manner, shelves, readers);
     let mut executor = Executor::new(Box::new(cluster));
-    let ended = executor.run(
-        &mut |port| Box::pin(train(plan.clone(), port, prepared.strategy())),
-        &mut |line| observer.observe(line),
-    );
+    let ended = executor
+        .run(&mut |port| Box::pin(train(plan.clone(), port, prepared.strategy())), &mut |line| {
+            observer.observe(line)
+        });
     match ended {
         Ok(()) | Err(Halt::BrokenOff) => {}
         Err(Halt::Stuck(stuck)) => return Err(Failure::Failed(stuck.to_string())),

@@ -38,7 +38,9 @@ pub fn train(
     readers: Vec<&mut dyn Reader>,
 ) -> Result<Trained, Failure> {
     if let Some(speed) = setting.speeds.iter().find(|speed| !(speed.is_finite() && **speed > 0.0)) {
-        return Err(Failure::Usage(format!("speeds: {speed} is no speed: give numbers above zero")));
+        return Err(Failure::Usage(format!(
+            "speeds: {speed} is no speed: give numbers above zero"
+        )));
     }
     let manner = prepared.strategy().manner();
     let compute = prepared.task.compute(prepared.plan.seed);
@@ -53,7 +55,8 @@ pub fn train(
     });
     let mut observer = Observer::new(prepared, manner, hub.shelves(), readers);
     let started = Instant::now();
-    let workers: Vec<_> = (0..prepared.workers).map(|id| seat(prepared, &hub, WorkerId(id))).collect();
+    let workers: Vec<_> =
+        (0..prepared.workers).map(|id| seat(prepared, &hub, WorkerId(id))).collect();
     (0..prepared.workers).for_each(|id| hub.hello(WorkerId(id)));
     let stopped = watch(&mut observer, &hub, &lines, &stop, &workers);
     for worker in workers {

@@ -143,7 +143,12 @@ impl Hub {
     }
 
     /// Whoever completes an exchange does its arithmetic, in the order that every cluster uses.
-    fn meet(&self, me: WorkerId, (view, number): (Arc<View>, u64), (ticket, entry): (Ticket, Entry)) {
+    fn meet(
+        &self,
+        me: WorkerId,
+        (view, number): (Arc<View>, u64),
+        (ticket, entry): (Ticket, Entry),
+    ) {
         let rank = view.rank(me).expect("members enter the exchanges of their view");
         let name = (view.number, number);
         let complete = {

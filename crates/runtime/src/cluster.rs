@@ -257,14 +257,34 @@ pub fn exchange(seed: u64, view: u64, number: u64, entries: Vec<Entry>) -> Outco
 pub enum Action {
     /// A gradient; the cluster was given the function when it was made. `updates` is how many
     /// times the replica was updated since the last one, for clusters that charge for it.
-    Compute { ticket: Ticket, params: Arc<Vector>, spans: Spans, updates: u32 },
+    Compute {
+        ticket: Ticket,
+        params: Arc<Vector>,
+        spans: Spans,
+        updates: u32,
+    },
     /// Takes part in an exchange of the view's members, which is their `number`-th in this view.
-    Exchange { ticket: Ticket, view: Arc<View>, number: u64, entry: Entry },
-    Send { to: WorkerId, letter: Letter },
+    Exchange {
+        ticket: Ticket,
+        view: Arc<View>,
+        number: u64,
+        entry: Entry,
+    },
+    Send {
+        to: WorkerId,
+        letter: Letter,
+    },
     /// Puts a value where peers can read it; costs nothing.
-    Publish { shelf: Shelf, value: Published },
+    Publish {
+        shelf: Shelf,
+        value: Published,
+    },
     /// Reads a peer's last published value; the peer sleeps on.
-    Read { ticket: Ticket, from: WorkerId, shelf: Shelf },
+    Read {
+        ticket: Ticket,
+        from: WorkerId,
+        shelf: Shelf,
+    },
     /// A word to the coordinator.
     Tell(Word),
 }
@@ -303,26 +323,64 @@ pub enum Lease {
 #[derive(Debug)]
 pub enum Event {
     /// A worker's life begins; the host starts its task.
-    Started { who: WorkerId },
-    Computed { to: WorkerId, ticket: Ticket, gradient: Gradient },
-    Exchanged { to: WorkerId, ticket: Ticket, outcome: Outcome },
-    Arrived { to: WorkerId, from: WorkerId, letter: Letter },
+    Started {
+        who: WorkerId,
+    },
+    Computed {
+        to: WorkerId,
+        ticket: Ticket,
+        gradient: Gradient,
+    },
+    Exchanged {
+        to: WorkerId,
+        ticket: Ticket,
+        outcome: Outcome,
+    },
+    Arrived {
+        to: WorkerId,
+        from: WorkerId,
+        letter: Letter,
+    },
     /// `None`: the peer is gone, or has never published.
-    Value { to: WorkerId, ticket: Ticket, value: Option<Published> },
-    Leased { to: WorkerId, ticket: Ticket, lease: Lease },
+    Value {
+        to: WorkerId,
+        ticket: Ticket,
+        value: Option<Published>,
+    },
+    Leased {
+        to: WorkerId,
+        ticket: Ticket,
+        lease: Lease,
+    },
     /// `lost` are those who are gone since the last view and did not say goodbye. Every member hears
     /// of every view, in order.
-    ViewChanged { to: WorkerId, view: Arc<View>, lost: Arc<Vec<WorkerId>> },
+    ViewChanged {
+        to: WorkerId,
+        view: Arc<View>,
+        lost: Arc<Vec<WorkerId>>,
+    },
     /// Somebody asked that the job end after this round.
-    StopWished { to: WorkerId },
+    StopWished {
+        to: WorkerId,
+    },
     /// This worker was asked to leave, and may do so in good order.
-    LeaveWished { to: WorkerId },
+    LeaveWished {
+        to: WorkerId,
+    },
     /// A record of the coordinator's own.
-    Recorded { record: Record },
-    Crashed { who: WorkerId },
+    Recorded {
+        record: Record,
+    },
+    Crashed {
+        who: WorkerId,
+    },
     /// This worker thought it had finished, but there is more to do.
-    Again { to: WorkerId },
-    Over { to: WorkerId },
+    Again {
+        to: WorkerId,
+    },
+    Over {
+        to: WorkerId,
+    },
 }
 
 /// Everything that is published, by whom and where.

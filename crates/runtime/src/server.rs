@@ -152,7 +152,9 @@ impl Server {
                 if known < view.number {
                     return Some(Ok(News::View(view)));
                 }
-                inbox.letter_to_server(|_, _| true).map(|(from, letter)| Ok(News::Mail(from, letter)))
+                inbox
+                    .letter_to_server(|_, _| true)
+                    .map(|(from, letter)| Ok(News::Mail(from, letter)))
             })
             .await?;
         let (from, letter) = match news {
@@ -174,7 +176,14 @@ impl Server {
 
     /// Applies a pushed gradient, unless its samples have been applied already (by another worker,
     /// after the coordinator had given this one up).
-    pub fn descend(&mut self, from: WorkerId, payload: Payload, tail: Tail, spans: Spans, nominal: f64) {
+    pub fn descend(
+        &mut self,
+        from: WorkerId,
+        payload: Payload,
+        tail: Tail,
+        spans: Spans,
+        nominal: f64,
+    ) {
         let known = spans.overlap(&self.done);
         if !known.is_empty() {
             self.port.tell(Word::Done { spans: known.clone() });

@@ -206,10 +206,7 @@ fn estate(worker: &Worker, strategy: &dyn AnyStrategy) -> Estate {
     }
 }
 
-async fn receive_estate(
-    worker: &Worker,
-    source: WorkerId,
-) -> Result<Arc<Estate>> {
+async fn receive_estate(worker: &Worker, source: WorkerId) -> Result<Arc<Estate>> {
     let current = worker.view.number;
     worker
         .port
@@ -261,10 +258,7 @@ async fn apart(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
             worker.out_of_samples = false;
         }
     }
-    worker
-        .port
-        .until(Wanted::End, |inbox| (inbox.over || !inbox.serving).then_some(()))
-        .await;
+    worker.port.until(Wanted::End, |inbox| (inbox.over || !inbox.serving).then_some(())).await;
 }
 
 /// Waits until a view after `known` is as wanted, the job is over, or this worker is asked to leave.

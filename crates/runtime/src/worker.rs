@@ -530,9 +530,9 @@ impl Worker {
         {
             compute = *recorded;
         }
-        let (view, stop) = self.port.look(|inbox| {
-            (inbox.view.as_ref().map_or(0, |view| view.number), inbox.stop_wished)
-        });
+        let (view, stop) = self
+            .port
+            .look(|inbox| (inbox.view.as_ref().map_or(0, |view| view.number), inbox.stop_wished));
         let loss_sum = std::mem::take(&mut self.state.loss_sum);
         self.state.samples = 0;
         let tail = Tail { view, samples, loss_sum, version, compute, number, stop };
@@ -720,8 +720,7 @@ impl Worker {
     pub fn publish(&self) {
         let (params, optimizer) = (self.state.params.clone(), self.state.optimizer.clone());
         let done = Arc::default();
-        self.port
-            .publish(Shelf::Replica, Published { params, optimizer, version: 0, done });
+        self.port.publish(Shelf::Replica, Published { params, optimizer, version: 0, done });
     }
 
     pub(crate) fn roll_back(&mut self, before: State) {

@@ -431,7 +431,14 @@ impl SimCluster {
         self.sign(Sign::Tick);
     }
 
-    fn compute(&mut self, who: WorkerId, ticket: Ticket, params: Arc<Vec<f32>>, spans: Spans, updates: u32) {
+    fn compute(
+        &mut self,
+        who: WorkerId,
+        ticket: Ticket,
+        params: Arc<Vec<f32>>,
+        spans: Spans,
+        updates: u32,
+    ) {
         let cost = self.speed.cost(who, self.now, spans.len(), updates, params.len());
         let computing = self.pool.start(params, spans);
         self.at(self.now + cost, Soon::Computed { who, ticket, computing });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline_runtime::WorkerId;
 
-use crate::scenario::{Cut, Network, During, Rack, seconds};
+use crate::scenario::{Cut, During, Network, Rack, seconds};
 
 pub struct Wires {
     network: Network,
@@ -70,7 +70,8 @@ impl Wires {
 
     /// When the coordinator next attends to something that happens at `at`.
     pub fn when_present(&self, at: Duration) -> Duration {
-        let away = self.away.iter().find(|away| (seconds(away.from)..seconds(away.to)).contains(&at));
+        let away =
+            self.away.iter().find(|away| (seconds(away.from)..seconds(away.to)).contains(&at));
         away.map_or(at, |away| self.when_present(seconds(away.to)))
     }
 

@@ -330,7 +330,10 @@ impl Scenario {
         }
         not_negative("coordinator.detection", self.coordinator.detection)?;
         positive("coordinator.patience", self.coordinator.patience)?;
-        self.coordinator.away.iter().try_for_each(|away| during("coordinator.away", away.from, away.to))
+        self.coordinator
+            .away
+            .iter()
+            .try_for_each(|away| during("coordinator.away", away.from, away.to))
     }
 
     fn check_faults(&self) -> Result<(), String> {
@@ -383,7 +386,11 @@ fn chance(field: &str, value: f64) -> Result<(), String> {
 fn during(field: &str, from: f64, to: f64) -> Result<(), String> {
     not_negative(&format!("{field}.from"), from)?;
     not_negative(&format!("{field}.to"), to)?;
-    if from < to { Ok(()) } else { Err(format!("{field}: from = {from} must lie before to = {to}")) }
+    if from < to {
+        Ok(())
+    } else {
+        Err(format!("{field}: from = {from} must lie before to = {to}"))
+    }
 }
 
 pub(crate) fn seconds(value: f64) -> Duration {

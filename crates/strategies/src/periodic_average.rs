@@ -39,11 +39,7 @@ impl Strategy for PeriodicAverage {
         // Without an outer step the mean stays one vector that all members share.
         let next = match self.outer.outer {
             Outer::None => average.mean,
-            _ => Arc::new(self.outer.step(
-                worker.anchor(),
-                (*average.mean).clone(),
-                worker.rate(),
-            )),
+            _ => Arc::new(self.outer.step(worker.anchor(), (*average.mean).clone(), worker.rate())),
         };
         worker.set_params(next);
         Ok(())

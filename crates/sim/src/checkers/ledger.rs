@@ -110,7 +110,7 @@ impl LedgerCheck {
         self.wasted
     }
 
-    /// What came of it. A job that was stopped early owes only what lies below its last sample.
+    /// What came of it. A job that was stopped early owes nothing.
     pub fn tally(&self, stopped: bool) -> Tally {
         let account = match self.manner {
             Manner::Together => {
@@ -129,8 +129,7 @@ impl LedgerCheck {
                 all
             }
         };
-        let highest = account.spans.intervals().last().map_or(0, |(_, to)| *to);
-        let owed = if stopped { highest } else { self.total };
+        let owed = if stopped { 0 } else { self.total };
         Tally {
             done: account.spans.len(),
             lost: account.spans.gaps(owed).len(),

@@ -48,7 +48,8 @@ pub struct Batches {
 
 impl Batches {
     pub fn new(batch: u64, total: Option<u64>, shares: Shares) -> Batches {
-        let smoothing = if let Shares::BySpeed { smoothing, .. } = shares { smoothing } else { 1.0 };
+        let smoothing =
+            if let Shares::BySpeed { smoothing, .. } = shares { smoothing } else { 1.0 };
         let (speeds, efforts) = (Speeds::new(smoothing), BTreeMap::new());
         Batches { batch, total, shares, speeds, efforts, epoch: 0 }
     }

@@ -1,0 +1,82 @@
+//! A strategy around another one that notes the replica, number by number, in the journal.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use paceline::{AnyStrategy, Dice, Manner, Result, Server, Worker};
+
+pub struct Probe {
+    pub inner: Box<dyn AnyStrategy>,
+    pub start: Start,
+}
+
+/// Where replicas start from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// From the model's initial params, as always.
+    Together,
+    /// Each from normal numbers of its own.
+    Scattered,
+}
+
+type Round<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+impl AnyStrategy for Probe {
+    fn round<'a>(&'a mut self, worker: &'a mut Worker) -> Round<'a> {
+        Box::pin(async move {
+            if worker.round() == 0 {
+                if self.start == Start::Scattered {
+                    scatter(worker);
+                }
+                note_replica(worker);
+            }
+            self.inner.round(worker).await?;
+            note_replica(worker);
+            Ok(())
+        })
+    }
+
+    fn finish<'a>(&'a mut self, worker: &'a mut Worker) -> Round<'a> {
+        Box::pin(async move {
+            self.inner.finish(worker).await?;
+            note_replica(worker);
+            Ok(())
+        })
+    }
+
+    fn serve<'a>(&'a mut self, server: &'a mut Server) -> Round<'a> {
+        self.inner.serve(server)
+    }
+
+    fn manner(&self) -> Manner {
+        self.inner.manner()
+    }
+
+    fn nominal_batch(&self, members: usize) -> f64 {
+        self.inner.nominal_batch(members)
+    }
+
+    fn copy(&self) -> Box<dyn AnyStrategy> {
+        Box::new(Probe { inner: self.inner.copy(), start: self.start })
+    }
+
+    fn save(&self) -> serde_json::Value {
+        self.inner.save()
+    }
+
+    fn load(&mut self, memory: serde_json::Value) {
+        self.inner.load(memory);
+    }
+}
+
+/// Every number of a replica goes under this name, in order.
+pub const REPLICA: &str = "replica";
+
+fn note_replica(worker: &Worker) {
+    worker.params().iter().for_each(|x| worker.note(REPLICA, f64::from(*x)));
+}
+
+fn scatter(worker: &mut Worker) {
+    let mut dice = Dice::keyed(&[worker.plan.seed, u64::from(worker.id.0), 1611]);
+    worker.params_mut().iter_mut().for_each(|x| *x = dice.normal() as f32);
+}

@@ -1,0 +1,251 @@
+//! A job on a simulated cluster, and what its journal says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline::job::recipes::Make;
+use paceline::learn::{Noise, Quadratic, Softmax, blobs};
+use paceline::runtime::Spans;
+use paceline::{
+    Dataset, Job, Line, Optimizer, Prepared, Reader, Recipe, Record, Scenario, Shape, Simulated,
+    Task, Vector, recipes, simulate,
+};
+
+use crate::probe::{Probe, REPLICA, Start};
+
+/// A recipe with plain SGD at a constant learning rate; a test changes what it is about.
+pub fn job(strategy: &str) -> Job {
+    Job {
+        strategy: strategy.into(),
+        batch: Some(8),
+        learning_rate: Some(0.1),
+        schedule: Shape::Constant,
+        optimizer: Some(Optimizer::plain()),
+        ..Job::default()
+    }
+}
+
+/// What a sample costs a worker of relative pace 1, in virtual seconds.
+pub const SAMPLE: f64 = 1e-3;
+
+/// Workers of these paces, whose exchanges, updates and gradients without samples cost nothing.
+pub fn cluster(relative: &[f64]) -> Scenario {
+    let mut scenario = Scenario { workers: relative.len() as u32, ..Scenario::default() };
+    scenario.compute.seconds_per_sample = SAMPLE;
+    scenario.compute.seconds_per_gradient = 0.0;
+    scenario.compute.seconds_per_param = 0.0;
+    scenario.compute.relative = relative.to_vec();
+    scenario.network.latency = 0.0;
+    scenario.network.bytes_per_second = 1e15;
+    scenario
+}
+
+/// The same cluster, where a sum takes `seconds` from when all have entered it.
+pub fn with_exchange(mut scenario: Scenario, seconds: f64) -> Scenario {
+    scenario.network.latency = seconds / f64::from(2 * (scenario.workers - 1));
+    scenario
+}
+
+/// Four classes of points, `samples` of them, and a linear model.
+pub fn points(samples: usize, seed: u64) -> Task {
+    let train = Arc::new(blobs(samples, 4, 4, seed, 0.5));
+    let model = Arc::new(Softmax { features: train.features(), classes: train.classes() });
+    Task { model, test: train.clone(), train }
+}
+
+/// A quadratic with these curvatures, whose gradients have so much noise.
+pub fn quadratic(curvature: Vec<f32>, noise: f32, samples: u64) -> Task {
+    let model = Arc::new(Quadratic { curvature, noise });
+    Task { model, train: Arc::new(Noise { len: samples }), test: Arc::new(Noise { len: 1 }) }
+}
+
+pub fn prepare(job: &Job, scenario: &Scenario, task: &Task) -> Prepared {
+    let mut prepared =
+        job.check(&recipes(), scenario.workers, Some(task.clone())).expect("the job is sound");
+    prepared.plan.fingerprints = true;
+    prepared
+}
+
+/// Runs a job as it is.
+pub fn run(job: &Job, scenario: &Scenario, task: &Task) -> Run {
+    Run::of(prepare(job, scenario, task), scenario)
+}
+
+/// Runs a job with a probe in every replica.
+pub fn run_probed(job: &Job, scenario: &Scenario, task: &Task, start: Start) -> Run {
+    let bare = prepare(job, scenario, task);
+    let (plan, inner) = (bare.plan.clone(), bare.clone());
+    let make = move |_, _| Box::new(Probe { inner: inner.strategy(), start }) as _;
+    let optimizer = plan.optimizer.clone();
+    let probed = Recipe {
+        name: job.strategy.clone(),
+        summary: String::new(),
+        paper: String::new(),
+        make: Make::Own(Arc::new(make)),
+        learning_rate: plan.schedule.base,
+        optimizer,
+    };
+    let job = Job { choices: None, ..job.clone() };
+    let prepared = job.check(&[probed], scenario.workers, Some(task.clone()));
+    let mut prepared = prepared.expect("the job is sound");
+    prepared.plan = plan;
+    Run::of(prepared, scenario)
+}
+
+/// What came of a run.
+pub struct Run {
+    pub prepared: Prepared,
+    pub simulated: Simulated,
+    pub lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Applied {
+    pub at: Duration,
+    pub version: u64,
+    pub spans: Spans,
+    pub staleness: u64,
+    pub rate: f32,
+}
+
+/// What a worker put into an exchange.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entered {
+    pub at: Duration,
+    pub round: u64,
+    pub samples: u64,
+}
+
+#[derive(Default)]
+struct Lines(Vec<Line>);
+
+impl Reader for Lines {
+    fn read(&mut self, line: &Line) {
+        self.0.push(line.clone());
+    }
+}
+
+impl Run {
+    fn of(prepared: Prepared, scenario: &Scenario) -> Run {
+        let mut lines = Lines::default();
+        let simulated = simulate(&prepared, scenario, 1, vec![&mut lines]);
+        let simulated = simulated.unwrap_or_else(|failure| panic!("{failure}"));
+        Run { prepared, simulated, lines: lines.0 }
+    }
+
+    pub fn params(&self) -> &Vector {
+        self.simulated.params.as_ref().expect("a run ends with params")
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.simulated.outcome.seconds()
+    }
+
+    pub fn applied(&self, by: u32) -> Vec<Applied> {
+        self.collect(|at, record| match record {
+            Record::Applied { who, version, spans, staleness, rate, .. } if who.0 == by => {
+                let (version, staleness, rate) = (*version, *staleness, *rate);
+                Some(Applied { at, version, spans: spans.clone(), staleness, rate })
+            }
+            _ => None,
+        })
+    }
+
+    pub fn entered(&self, by: u32) -> Vec<Entered> {
+        self.collect(|at, record| match record {
+            Record::Entered { who, round, samples, .. } if who.0 == by => {
+                Some(Entered { at, round: *round, samples: *samples })
+            }
+            _ => None,
+        })
+    }
+
+    /// When a worker's rounds ended.
+    pub fn committed(&self, by: u32) -> Vec<Duration> {
+        self.collect(|at, record| match record {
+            Record::Committed { who, .. } if who.0 == by => Some(at),
+            _ => None,
+        })
+    }
+
+    /// The bits of a worker's replica after each of its rounds, by the round's number.
+    pub fn fingerprints(&self, by: u32) -> Vec<(u64, u64)> {
+        self.collect(|_, record| match record {
+            Record::Committed { who, round, fingerprint } if who.0 == by => {
+                Some((*round, fingerprint.expect("fingerprints were asked for")))
+            }
+            _ => None,
+        })
+    }
+
+    pub fn notes(&self, by: u32, wanted: &str) -> Vec<f64> {
+        self.collect(|_, record| match record {
+            Record::Note { who, name, value } if who.0 == by && name == wanted => Some(*value),
+            _ => None,
+        })
+    }
+
+    /// A probed worker's replica: at the start, and after each round.
+    pub fn replicas(&self, by: u32) -> Vec<Vector> {
+        let numbers: Vec<f32> = self.notes(by, REPLICA).iter().map(|x| *x as f32).collect();
+        numbers.chunks(self.prepared.plan.initial.len()).map(<[f32]>::to_vec).collect()
+    }
+
+    /// Whether the updates of a worker hold every sample of the job, and none of them twice.
+    pub fn holds_every_sample_once(&self, worker: u32) -> bool {
+        let mut seen = Spans::new();
+        let once = self.applied(worker).iter().all(|applied| {
+            let fresh = seen.overlap(&applied.spans).is_empty();
+            seen.add(&applied.spans);
+            fresh
+        });
+        once && seen == Spans::one(0, self.prepared.plan.samples_total)
+    }
+
+    /// The largest error of any update of a probed worker, plain SGD, beside a serial computation:
+    /// x_(t+1) = x_t - rate x mean gradient at x_(t - staleness) over exactly the update's samples.
+    pub fn error_beside_serial(&self, worker: u32) -> f64 {
+        let (applied, replicas) = (self.applied(worker), self.replicas(worker));
+        // The first round of a pipeline fills it and leaves the replica as it is.
+        let replicas = &replicas[replicas.len() - applied.len() - 1..];
+        assert_eq!(replicas[0], *self.prepared.plan.initial);
+        let errors = applied.iter().zip(replicas.windows(2)).enumerate().map(|(t, (update, x))| {
+            let at = &replicas[t - update.staleness as usize];
+            let gradient = self.mean_gradient(at, &update.spans);
+            let step = |(x, g): (&f32, &f64)| (f64::from(*x) - f64::from(update.rate) * g) as f32;
+            let serial: Vector = x[0].iter().zip(&gradient).map(step).collect();
+            distance(&serial, &x[1])
+        });
+        errors.fold(0.0, f64::max)
+    }
+
+    pub fn collect<T>(&self, pick: impl Fn(Duration, &Record) -> Option<T>) -> Vec<T> {
+        self.lines.iter().filter_map(|line| pick(line.at, &line.record)).collect()
+    }
+
+    pub fn workers(&self) -> std::ops::Range<u32> {
+        0..self.prepared.workers
+    }
+
+    /// The mean gradient over the samples at these positions, computed by one worker alone.
+    pub fn mean_gradient(&self, params: &[f32], spans: &Spans) -> Vec<f64> {
+        let compute = self.prepared.task.compute(self.prepared.plan.seed);
+        let gradient = compute(params, spans, &mut Default::default());
+        let samples = gradient.samples as f64;
+        gradient.sum.iter().map(|sum| f64::from(*sum) / samples).collect()
+    }
+}
+
+/// The largest distance of two vectors in any coordinate.
+pub fn distance(x: &[f32], y: &[f32]) -> f64 {
+    assert_eq!(x.len(), y.len());
+    x.iter().zip(y).map(|(x, y)| f64::from((x - y).abs())).fold(0.0, f64::max)
+}
+
+/// Mean, and standard error of the mean.
+pub fn mean(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (n - 1.0);
+    (mean, (variance / n).sqrt())
+}
