@@ -1,1 +1,343 @@
-//! x
+//! ABS-SGD (Zhou et al. 2023): nobody idles while a sum is under way, and every gradient is applied
+//! exactly one update late.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use paceline::sim::scenario::{Join, Link, Rack, Straggler, Sums, Trace};
+use paceline::{Job, Record, Scenario};
+
+use crate::probe::Start;
+use crate::trial::{
+    Run, SAMPLE, cluster, job, points, prepare, quadratic, run, run_probed, with_exchange,
+};
+
+/// A job whose open batches start with `FLOOR` samples and grow by as many.
+fn abs(seed: u64) -> Job {
+    Job { batch: Some(4 * FLOOR), epochs: 5.0, seed, ..job("abs") }
+}
+
+/// A job whose batches are `FLOOR` samples, always.
+fn pipe(seed: u64) -> Job {
+    Job { batch: Some(FLOOR), ..Job { strategy: "pipe".into(), ..abs(seed) } }
+}
+
+const FLOOR: u64 = 4;
+/// What `FLOOR` samples take a worker of pace 1.
+const BASE: f64 = FLOOR as f64 * SAMPLE;
+
+#[test]
+fn open_batches_start_and_grow_as_these_tests_say() {
+    let strategy = prepare(&abs(1), &cluster(&[1.0; 4]), &points(400, 1)).strategy().save();
+
+    assert_eq!(strategy["batches"]["batch"], FLOOR);
+    assert_eq!(strategy["batch_growth"], FLOOR);
+}
+
+/// Clusters whose speeds stay: even and uneven, with sums shorter and longer than batches.
+fn steady_clusters() -> Vec<(String, Scenario)> {
+    let paces = [[1.0; 4], [1.0, 1.0, 1.0, 2.0], [1.0, 1.3, 1.7, 2.2], [4.0, 3.0, 2.0, 1.0]];
+    let sums = [0.0, 0.3, 0.9, 2.3, 5.3, 20.3];
+    let pairs = paces.iter().flat_map(|paces| sums.iter().map(move |sum| (paces, sum)));
+    pairs
+        .map(|(paces, sum)| {
+            let name = format!("paces {paces:?}, sums of {sum} batches");
+            (name, with_exchange(cluster(paces), sum * BASE))
+        })
+        .collect()
+}
+
+/// Clusters of many kinds, steady and not.
+fn clusters() -> Vec<(String, Scenario)> {
+    let mut jittery = with_exchange(cluster(&[1.0, 1.3, 1.7, 2.2]), 0.3 * BASE);
+    (jittery.compute.jitter, jittery.compute.jitter_every) = (1.0, 0.01);
+    let mut straggling = with_exchange(cluster(&[1.0; 4]), 0.5 * BASE);
+    straggling.compute.straggler = Some(Straggler { every: 0.05, factor: 4.0 });
+    let mut apart = with_exchange(cluster(&[1.0, 2.0, 1.0, 1.5]), 2.0 * BASE);
+    apart.network.racks = vec![Rack { workers: vec![0, 1], bytes_per_second: 1e5, latency: 1e-3 }];
+    apart.network.links = vec![Link { worker: 3, bytes_per_second: 1e5, latency: 1e-3 }];
+    let mut unsteady = [("jittery", jittery), ("straggling", straggling), ("far apart", apart)];
+    // Message by message, a sum ends for some members before it does for others.
+    unsteady.iter_mut().for_each(|(_, scenario)| scenario.network.sums = Sums::Messages);
+    let unsteady = unsteady.into_iter().map(|(name, scenario)| (name.to_owned(), scenario));
+    steady_clusters().into_iter().chain(unsteady).collect()
+}
+
+/// The updates between the time when lanes have grown to what rounds take and the time when there
+/// is too little left to fill them: see `fill_lanes`.
+fn settled(run: &Run) -> Range<usize> {
+    const GROWING: usize = 12;
+    const ENDING: u64 = 7;
+    let mut left = run.prepared.plan.samples_total;
+    let end = run.applied(0).iter().position(|update| {
+        left -= update.spans.len();
+        left < ENDING * update.spans.len()
+    });
+    let settled = GROWING..end.expect("the job ends");
+    assert!(settled.len() > 10, "{settled:?}");
+    settled
+}
+
+/// What a worker put into each update.
+fn batches(run: &Run, worker: u32) -> Vec<u64> {
+    let settled = settled(run);
+    let entered = run.entered(worker);
+    entered.iter().filter(|e| settled.contains(&(e.round as usize))).map(|e| e.samples).collect()
+}
+
+/// Zhou et al. 2023: the delay is exactly one.
+#[test]
+fn every_gradient_but_the_first_is_applied_one_update_late() {
+    for (name, scenario) in clusters() {
+        for (job, seed) in (0..3).flat_map(|seed| [(abs(seed), seed), (pipe(seed), seed)]) {
+            let run = run(&job, &scenario, &points(400, seed));
+
+            for worker in run.workers() {
+                let updates = run.applied(worker);
+                let filled = updates.iter().filter(|update| !update.spans.is_empty());
+                let late: Vec<u64> = filled.map(|update| update.staleness).collect();
+                let about = format!("{}, {name}, seed {seed}, worker {worker}", job.strategy);
+                assert!(late.len() > 10, "{about}");
+                assert!(late[0] == 0 && late[1..].iter().all(|late| *late == 1), "{about}");
+            }
+        }
+    }
+}
+
+/// Zhou et al. 2023: a change of members drains the pipeline, and it is filled anew.
+#[test]
+fn only_the_first_gradient_in_a_view_is_not_late() {
+    for job in [abs(1), pipe(1)] {
+        let mut scenario = with_exchange(cluster(&[1.0, 2.0]), BASE);
+        scenario.joins.push(Join { at: 0.2, workers: 1 });
+        scenario.joins.push(Join { at: 0.4, workers: 1 });
+        let run = run(&job, &scenario, &points(400, 1));
+
+        let views = run.collect(|_, record| match record {
+            Record::Settled { who, .. } if who.0 == 0 => Some(()),
+            _ => None,
+        });
+        assert_eq!(views.len(), 2, "{}", job.strategy);
+        let updates = run.applied(0);
+        let filled = updates.iter().filter(|update| !update.spans.is_empty());
+        let in_time = filled.filter(|update| update.staleness == 0);
+        assert_eq!(in_time.count(), 1 + views.len(), "{}", job.strategy);
+        assert!(updates.iter().all(|update| update.staleness <= 1), "{}", job.strategy);
+    }
+}
+
+/// The time in which a worker computed nothing, round by round.
+fn idle(run: &Run, worker: u32) -> Vec<Duration> {
+    let (mut since, mut busy, mut idle) = (Duration::ZERO, Duration::ZERO, Vec::new());
+    for line in &run.lines {
+        match &line.record {
+            Record::Computed { who, since, .. } if who.0 == worker => busy += line.at - *since,
+            Record::Committed { who, .. } if who.0 == worker => {
+                idle.push(line.at - since - busy);
+                (since, busy) = (line.at, Duration::ZERO);
+            }
+            _ => {}
+        }
+    }
+    idle
+}
+
+/// Zhou et al. 2023: while a sum is under way, workers compute on. What they have begun when it ends
+/// is finished first, so that no time at all is idle.
+#[test]
+fn nobody_idles_while_samples_are_at_hand() {
+    for (name, scenario) in steady_clusters() {
+        let run = run(&abs(1), &scenario, &points(8000, 1));
+
+        for worker in run.workers() {
+            let idle = idle(&run, worker);
+            let settled = settled(&run);
+            let none = idle[settled].iter().all(|idle| *idle == Duration::ZERO);
+            assert!(none, "{name}, worker {worker}: {idle:?}");
+        }
+    }
+}
+
+/// Zhou et al. 2023 beside Li et al. 2018: where batches have no time to grow, ABS-SGD is Pipe-SGD.
+#[test]
+fn equal_workers_with_short_sums_follow_pipe_sgd_bit_by_bit() {
+    for sum in [0.0, 0.5, 0.9] {
+        let scenario = with_exchange(cluster(&[1.0; 4]), sum * BASE);
+        let task = quadratic(vec![0.5, 1.0, 3.0], 0.0, 400);
+        let (abs, pipe) = (run(&abs(1), &scenario, &task), run(&pipe(1), &scenario, &task));
+
+        // The last batches are as small as what is left for them.
+        let rounds = settled(&abs).end;
+        for worker in abs.workers() {
+            let entered = abs.entered(worker);
+            assert!(entered[..rounds].iter().all(|entered| entered.samples == FLOOR), "{sum}");
+            let bits = abs.fingerprints(worker);
+            assert_eq!(bits[..rounds], pipe.fingerprints(worker)[..rounds], "{sum}");
+        }
+    }
+}
+
+/// Zhou et al. 2023: what overlaps with nothing gains nothing.
+#[test]
+fn equal_workers_with_free_sums_take_the_time_of_ssgd() {
+    let (scenario, task) = (cluster(&[1.0; 4]), points(400, 1));
+    let ssgd = Job { strategy: "ssgd".into(), ..pipe(1) };
+
+    let (abs, ssgd) = (run(&abs(1), &scenario, &task), run(&ssgd, &scenario, &task));
+
+    assert_eq!(abs.seconds(), ssgd.seconds());
+}
+
+/// Zhou et al. 2023: a late gradient is worth less than one in time, near the rates that SSGD likes
+/// (derived: sqrt(rate h) > 1 - rate h from rate h = 0.382 on; below, lateness even helps).
+#[test]
+fn an_update_is_worth_less_than_one_of_ssgd() {
+    let task = quadratic(vec![1.0], 0.0, 400);
+    let losses = [0.5, 0.7, 0.9].map(|rate| {
+        let ssgd = Job { strategy: "ssgd".into(), ..pipe(1) };
+        let of = |job: Job| {
+            let job = Job { learning_rate: Some(rate), epochs: 0.5, ..job };
+            f64::from(run(&job, &cluster(&[1.0; 4]), &task).params()[0].abs())
+        };
+        (of(pipe(1)), of(ssgd))
+    });
+    assert!(losses.iter().all(|(late, in_time)| late > in_time), "{losses:?}");
+}
+
+/// Zhou et al. 2023: batches have no preset size, so they come out as speeds are, up to the
+/// micro-batches under way when the sum ends.
+#[test]
+fn batches_are_proportional_to_speed() {
+    for (name, scenario) in steady_clusters() {
+        let run = run(&abs(1), &scenario, &points(8000, 1));
+
+        let paces = &scenario.compute.relative;
+        let by_worker: Vec<Vec<u64>> = run.workers().map(|who| batches(&run, who)).collect();
+        for (i, j) in (0..4).flat_map(|i| (0..i).map(move |j| (i, j))) {
+            for (mine, theirs) in by_worker[i].iter().zip(&by_worker[j]) {
+                let apart = (*mine as f64 * paces[i] - *theirs as f64 * paces[j]).abs();
+                let rounding = FLOOR as f64 * (paces[i] + paces[j]);
+                assert!(apart <= rounding, "{name}: {i} {mine}, {j} {theirs}");
+            }
+        }
+    }
+}
+
+/// Zhou et al. 2023: nothing is estimated, so nothing lags behind.
+#[test]
+fn a_slowed_worker_has_a_smaller_batch_in_the_very_next_round() {
+    let (slowed, at, sum) = (2, 1.0, 0.031);
+    let mut scenario = with_exchange(cluster(&[1.0; 4]), sum);
+    scenario.compute.traces = vec![Trace { worker: slowed, at, factor: 3.0 }];
+    let job = Job { batch: Some(4), ..abs(1) };
+    let run = run(&job, &scenario, &points(4000, 1));
+
+    for worker in run.workers() {
+        let entered = run.entered(worker);
+        let change = entered.iter().position(|entered| entered.at.as_secs_f64() > at);
+        let change = change.expect("the run goes on after the change");
+        let (before, after) = (entered[change - 1].samples, entered[change + 1].samples);
+        // A micro-batch is one sample here; one more is under way at each end.
+        let expected = if worker == slowed { before / 3 } else { before };
+        assert!(before.abs_diff((sum / SAMPLE) as u64) <= 2, "{worker}: {before}");
+        let lasts = |samples: u64| samples.abs_diff(expected) <= if worker == slowed { 1 } else { 3 };
+        assert!(lasts(after), "{worker}: {before} -> {after}");
+        let rest = &entered[change + 1..change + 20];
+        assert!(rest.iter().all(|entered| lasts(entered.samples)), "{worker}: {rest:?}");
+    }
+}
+
+/// Zhou et al. 2023: the sum over all workers' samples, divided by their number, at the params of
+/// one update before. Beside a serial computation, to rounding.
+#[test]
+fn an_update_is_the_mean_over_exactly_its_samples() {
+    for (name, scenario) in clusters() {
+        for seed in 0..2 {
+            let run = run_probed(&abs(seed), &scenario, &points(300, seed), Start::Together);
+
+            for worker in run.workers() {
+                let error = run.error_beside_serial(worker);
+                assert!(error < 1e-6, "{name}, seed {seed}, worker {worker}: {error}");
+            }
+        }
+    }
+}
+
+/// Zhou et al. 2023: samples go to whoever can take them; still each is used once in an epoch.
+#[test]
+fn every_sample_of_an_epoch_is_used_once_and_most_by_the_fastest() {
+    for (name, scenario) in clusters() {
+        for seed in 0..2 {
+            let run = run(&abs(seed), &scenario, &points(1001, seed));
+
+            assert!(run.workers().all(|who| run.holds_every_sample_once(who)), "{name} {seed}");
+            let ledger = run.simulated.outcome.ledger;
+            assert_eq!((ledger.lost, ledger.repeated), (0, 0), "{name}, seed {seed}");
+        }
+    }
+    let run = run(&abs(1), &cluster(&[1.0, 1.0, 1.0, 4.0]), &points(1001, 1));
+    let taken = run.workers().map(|who| run.entered(who).iter().map(|e| e.samples).sum::<u64>());
+    let taken: Vec<u64> = taken.collect();
+    assert!(taken[..3].iter().all(|fast| *fast > 3 * taken[3]), "{taken:?}");
+}
+
+/// Zhou et al. 2023: a round lasts as long as its sum or the slowest worker's base batch, whichever
+/// is longer, up to the micro-batches under way.
+#[test]
+fn a_round_lasts_as_long_as_its_sum_or_the_slowest_base_batch() {
+    for (name, scenario) in steady_clusters() {
+        let run = run(&abs(1), &scenario, &points(8000, 1));
+
+        let sum = scenario.network.latency * 6.0;
+        let slowest = scenario.compute.relative.iter().copied().fold(0.0, f64::max) * BASE;
+        let updates = &run.applied(0)[settled(&run)];
+        let (first, last) = (updates[0].at, updates[updates.len() - 1].at);
+        let lasts = (last - first).as_secs_f64() / (updates.len() - 1) as f64;
+        // Worker 0 sees a round end at most a micro-batch late.
+        let (least, late) = (sum.max(slowest), slowest / (updates.len() - 1) as f64);
+        let near = (least - late..least + slowest + late).contains(&lasts);
+        assert!(near, "{name}: {lasts}, not {least}");
+    }
+}
+
+/// Zhou et al. 2023: longer sums make larger batches and fewer updates, not idle workers.
+#[test]
+fn longer_sums_give_larger_batches_and_fewer_updates() {
+    let outcomes: Vec<(u64, usize)> = [2.5, 5.0, 10.0, 20.0]
+        .iter()
+        .map(|sum| {
+            let scenario = with_exchange(cluster(&[1.0, 1.0, 1.0, 2.0]), sum * BASE);
+            let run = run(&abs(1), &scenario, &points(8000, 1));
+            let batch = run.applied(0)[settled(&run)][0].spans.len();
+            (batch, run.applied(0).len())
+        })
+        .collect();
+
+    for pair in outcomes.windows(2) {
+        let ((batch, updates), (batch_doubled, updates_doubled)) = (pair[0], pair[1]);
+        let (grows, falls) = (batch_doubled as f64 / batch as f64, updates as f64 / updates_doubled as f64);
+        assert!((1.5..2.1).contains(&grows) && (1.5..2.1).contains(&falls), "{outcomes:?}");
+    }
+}
+
+/// Zhou et al. 2023 (derived): x_(t+1) = x_t - rate h x_(t-1) is stable up to rate h = 1, SSGD up
+/// to 2.
+#[test]
+fn the_largest_stable_rate_is_half_of_that_of_ssgd() {
+    let ssgd = Job { strategy: "ssgd".into(), ..pipe(1) };
+    for (job, limit) in [(abs(1), 1.0), (pipe(1), 1.0), (ssgd, 2.0)] {
+        let curvature = 2.0;
+        let end = |part: f32| {
+            let learning_rate = Some(part * limit / curvature);
+            let job = Job { learning_rate, epochs: 20.0, ..job.clone() };
+            let task = quadratic(vec![curvature], 0.0, 400);
+            let run = run(&job, &cluster(&[1.0; 4]), &task);
+            (run.simulated.outcome.diverged.is_some(), run.params()[0].abs())
+        };
+
+        let (below, above) = (end(0.97), end(1.03));
+
+        assert!(!below.0 && below.1 < 1e-3, "{}: {below:?}", job.strategy);
+        assert!(above.0, "{}: {above:?}", job.strategy);
+    }
+}

@@ -1,6 +1,8 @@
 //! Dynamic SGD (Lin et al. 2019): the learning rate follows the members, and nothing else changes
 //! when they do.
 
+use std::collections::BTreeMap;
+
 use paceline::sim::scenario::{Join, Leave};
 use paceline::{Job, Optimizer, Record, Scenario};
 
@@ -27,18 +29,20 @@ fn growing(joins: &[(u32, u32)]) -> Scenario {
     scenario
 }
 
-/// In which rounds worker 0 entered new views, and how many members those had.
+/// Before which rounds the members changed, and how many they were then.
 fn changes(run: &Run) -> Vec<(u64, usize)> {
     let views = run.collect(|_, record| match record {
         Record::View { number, members, .. } => Some((*number, members.len())),
         _ => None,
     });
-    run.collect(|_, record| match record {
+    let settled = run.collect(|_, record| match record {
         Record::Settled { who, view, round, .. } if who.0 == 0 => {
             Some((*round, views.iter().find(|(number, _)| number == view).expect("decided").1))
         }
         _ => None,
-    })
+    });
+    // Views are entered one after another; the last before a round is the one that counts.
+    BTreeMap::from_iter(settled).into_iter().collect()
 }
 
 /// The rates of worker 0 as multiples of the base, by round.
@@ -131,7 +135,8 @@ fn a_leave_lowers_the_rate_at_once() {
     let shrinkings: Vec<_> = changes.windows(2).filter(|pair| pair[1].1 < pair[0].1).collect();
     assert!(shrinkings.len() >= 2, "{changes:?}");
     for pair in shrinkings {
-        let (start, before, after) = (pair[1].0 as usize, pair[0].1, pair[1].1);
+        let ((_, before), (start, after)) = (pair[0], pair[1]);
+        let start = start as usize;
         assert_eq!(factors[start - 1], before as f64 / 2.0, "{changes:?}");
         assert_eq!(factors[start], after as f64 / 2.0, "{changes:?}");
     }

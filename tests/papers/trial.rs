@@ -6,6 +6,7 @@ use std::time::Duration;
 use paceline::job::recipes::Make;
 use paceline::learn::{Noise, Quadratic, Softmax, blobs};
 use paceline::runtime::Spans;
+use paceline::sim::scenario::Sums;
 use paceline::{
     Dataset, Job, Line, Optimizer, Prepared, Reader, Recipe, Record, Scenario, Shape, Simulated,
     Task, Vector, recipes, simulate,
@@ -43,6 +44,7 @@ pub fn cluster(relative: &[f64]) -> Scenario {
 /// The same cluster, where a sum takes `seconds` from when all have entered it.
 pub fn with_exchange(mut scenario: Scenario, seconds: f64) -> Scenario {
     scenario.network.latency = seconds / f64::from(2 * (scenario.workers - 1));
+    scenario.network.sums = Sums::ClosedForm;
     scenario
 }
 
@@ -209,7 +211,9 @@ impl Run {
         // The first round of a pipeline fills it and leaves the replica as it is.
         let replicas = &replicas[replicas.len() - applied.len() - 1..];
         assert_eq!(replicas[0], *self.prepared.plan.initial);
-        let errors = applied.iter().zip(replicas.windows(2)).enumerate().map(|(t, (update, x))| {
+        let updates = applied.iter().zip(replicas.windows(2)).enumerate();
+        let errors = updates.filter(|(_, (update, _))| !update.spans.is_empty());
+        let errors = errors.map(|(t, (update, x))| {
             let at = &replicas[t - update.staleness as usize];
             let gradient = self.mean_gradient(at, &update.spans);
             let step = |(x, g): (&f32, &f64)| (f64::from(*x) - f64::from(update.rate) * g) as f32;

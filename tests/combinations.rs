@@ -1,0 +1,189 @@
+//! Every combination of choices either runs or is refused in one sentence; docs/combinations.md says which.
+
+use std::sync::Arc;
+
+use paceline::learn::{Noise, Quadratic, Rescale};
+use paceline::runtime::codec::Codec;
+use paceline::strategies::parts::{Every, Outer, Period, Shares};
+use paceline::{Choices, Job, Kind, Scenario, Task, recipes, simulate};
+
+type Axis<T> = Vec<(&'static str, T)>;
+
+fn shares() -> Axis<Shares> {
+    let by_speed = |every| Shares::BySpeed { every, smoothing: 0.5 };
+    vec![
+        ("even", Shares::Even),
+        ("by_speed, each epoch", by_speed(Every::Epoch)),
+        ("by_speed, each round", by_speed(Every::Round)),
+        ("open", Shares::Open),
+    ]
+}
+
+fn periods() -> Axis<Period> {
+    vec![
+        ("one step", Period::Constant { steps: 1 }),
+        ("constant", Period::Constant { steps: 3 }),
+        ("adaptive", Period::adaptive(2)),
+        ("decreasing", Period::Decreasing { first: 3 }),
+        ("post_local", Period::PostLocal { steps: 3 }),
+        ("qsr", Period::Qsr { steps_min: 2, growth: 0.02, steps_max: 6 }),
+    ]
+}
+
+fn rescales() -> Axis<Rescale> {
+    vec![
+        ("none", Rescale::None),
+        ("fixed_batch", Rescale::FixedBatch),
+        ("linear", Rescale::Linear),
+        ("smooth", Rescale::Smooth),
+        ("adascale", Rescale::Adascale),
+    ]
+}
+
+fn codecs() -> Axis<Codec> {
+    vec![
+        ("dense", Codec::Dense),
+        ("half", Codec::Half),
+        ("qsgd", Codec::Qsgd { bits: 8, bucket: 512 }),
+        ("top_k", Codec::TopK { fraction: 0.2 }),
+    ]
+}
+
+fn outers() -> Axis<Outer> {
+    vec![
+        ("none", Outer::None),
+        ("slowmo", Outer::SlowMo { rate: 1.0, momentum: 0.5 }),
+        ("diloco", Outer::Diloco { rate: 0.7, momentum: 0.9 }),
+    ]
+}
+
+#[test]
+fn every_combination_runs_or_is_refused_in_one_sentence() {
+    let model = Arc::new(Quadratic { curvature: vec![0.5; 6], noise: 0.1 });
+    let task =
+        Task { model, train: Arc::new(Noise { len: 40 }), test: Arc::new(Noise { len: 1 }) };
+    let scenario = Scenario { workers: 3, ..Scenario::default() };
+    let (mut ran, mut refused) = (0, 0);
+    for strategy in Kind::ALL {
+        for (_, shares) in shares() {
+            for (_, period) in periods() {
+                for (_, rescale) in rescales() {
+                    for (_, codec) in codecs() {
+                        for (_, outer) in outers() {
+                            let period = period.clone();
+                            let parts = Choices::of(strategy);
+                            let choices =
+                                Choices { shares, period, rescale, codec, outer, ..parts };
+                            match choices.check() {
+                                Ok(()) => {
+                                    run(&choices, &task, &scenario);
+                                    ran += 1;
+                                }
+                                Err(sentence) => {
+                                    assert!(is_a_sentence(&sentence), "{sentence:?}: {choices:?}");
+                                    refused += 1;
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    println!("{ran} ran, {refused} were refused");
+    assert!(ran > 500 && refused > ran);
+}
+
+fn run(choices: &Choices, task: &Task, scenario: &Scenario) {
+    let job = Job {
+        choices: Some(choices.clone()),
+        epochs: 1.5,
+        batch: Some(4),
+        learning_rate: Some(0.01),
+        ..Job::default()
+    };
+    let prepared = job.check(&recipes(), scenario.workers, Some(task.clone()));
+    let prepared = prepared.unwrap_or_else(|sentence| panic!("{sentence}: {choices:?}"));
+    let outcome = simulate(&prepared, scenario, 1, vec![])
+        .unwrap_or_else(|failure| panic!("{failure}: {choices:?}"))
+        .outcome;
+    assert_eq!((outcome.ledger.done, outcome.ledger.repeated), (60, 0), "{choices:?}");
+    assert!(outcome.loss.is_finite() && outcome.diverged.is_none(), "{choices:?}");
+}
+
+/// One line that says what is wrong and what to choose.
+fn is_a_sentence(text: &str) -> bool {
+    let advice = ["choose", "leave", "give", "knows only"];
+    !text.contains('\n') && text.len() < 220 && advice.iter().any(|word| text.contains(word))
+}
+
+#[test]
+fn the_documented_table_is_the_true_one() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/combinations.md");
+    let table = document();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, &table).expect("the docs can be written");
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == table,
+        "docs/combinations.md is out of date: UPDATE=1 cargo test --test combinations writes it anew"
+    );
+}
+
+fn document() -> String {
+    let mut out = String::from(
+        "# What goes with what\n\n\
+         Written by `UPDATE=1 cargo test --test combinations`, which also runs every combination that is allowed.\n\n\
+         A row is a choice, a column a strategy; all other choices are the plain ones (even, one step, none, dense, none).\n\
+         Two more pairs are refused: `open` shares with `fixed_batch` or `smooth` (open batches have no nominal size to follow),\n\
+         and `adascale` with anything but even shares and the dense codec.\n\n",
+    );
+    let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+    let mut reasons: Vec<String> = Vec::new();
+    let mut table = |axis: &str, rows: Vec<(&'static str, Box<dyn Fn(Kind) -> Choices>)>| {
+        out += &format!("| {axis} | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+        for (name, make) in rows {
+            let cells: Vec<String> = Kind::ALL
+                .iter()
+                .map(|kind| match make(*kind).check() {
+                    Ok(()) => "yes".into(),
+                    Err(why) => {
+                        let why = why.replace(kind.name(), "this strategy");
+                        let at = reasons.iter().position(|known| *known == why);
+                        let at = at.unwrap_or_else(|| {
+                            reasons.push(why);
+                            reasons.len() - 1
+                        });
+                        format!("no ({})", at + 1)
+                    }
+                })
+                .collect();
+            out += &format!("| {name} | {} |\n", cells.join(" | "));
+        }
+        out += "\n";
+    };
+    macro_rules! rows {
+        ($axis:expr, $field:ident) => {
+            $axis
+                .into_iter()
+                .map(|(name, choice)| {
+                    let make: Box<dyn Fn(Kind) -> Choices> =
+                        Box::new(move |kind| Choices { $field: choice.clone(), ..Choices::of(kind) });
+                    (name, make)
+                })
+                .collect()
+        };
+    }
+    table("shares", rows!(shares(), shares));
+    table("period", rows!(periods(), period));
+    table("rescale", rows!(rescales(), rescale));
+    table("codec", rows!(codecs(), codec));
+    table("outer step", rows!(outers(), outer));
+    table("lead_max", rows!(vec![("given", Some(3))], lead_max));
+    out += "Why:\n\n";
+    for (i, reason) in reasons.iter().enumerate() {
+        out += &format!("{}. {reason}\n", i + 1);
+    }
+    out
+}

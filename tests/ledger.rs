@@ -1,0 +1,114 @@
+//! The checker of the ledger can fail: a ledger that is broken on purpose shows in its counts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline::runtime::cluster::{Action, Cluster, Event, Lease};
+use paceline::runtime::{Executor, Spans, WorkerId, train};
+use paceline::sim::checkers::{LedgerCheck, Tally};
+use paceline::sim::{Setting, SimCluster};
+use paceline::{Job, Line, Reader, Record, Scenario, recipes};
+
+/// Deals one range a second time, in place of the one that was due.
+struct DealsTwice {
+    cluster: SimCluster,
+    leases: u32,
+    last: Spans,
+}
+
+impl Cluster for DealsTwice {
+    fn now(&self) -> Duration {
+        self.cluster.now()
+    }
+
+    fn submit(&mut self, by: WorkerId, action: Action) {
+        self.cluster.submit(by, action);
+    }
+
+    fn next(&mut self) -> Option<Event> {
+        let mut event = self.cluster.next()?;
+        if let Event::Leased { lease: Lease::Yours { spans, .. }, .. } = &mut event {
+            self.leases += 1;
+            if self.leases == 7 {
+                *spans = self.last.clone();
+            }
+            self.last = spans.clone();
+        }
+        Some(event)
+    }
+
+    fn is_over(&self) -> bool {
+        self.cluster.is_over()
+    }
+}
+
+/// A run of gossip over `samples` positions of digits, stuck or not.
+fn tally(broken: bool) -> Tally {
+    let job = Job { strategy: "gossip-pull".into(), epochs: 0.5, ..Job::default() };
+    let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+    let plan = Arc::new(prepared.plan.clone());
+    let setting = Setting {
+        seed: plan.seed,
+        compute: prepared.task.compute(plan.seed),
+        threads: 1,
+        samples_total: plan.samples_total,
+        center_applies: false,
+    };
+    let cluster = SimCluster::new(Scenario::default(), setting);
+    let leases = if broken { 0 } else { 1_000_000 };
+    let cluster = DealsTwice { cluster, leases, last: Spans::new() };
+    let mut check = LedgerCheck::default();
+    let record = Record::Began {
+        version: 1,
+        strategy: prepared.name.clone(),
+        seed: plan.seed,
+        samples_total: plan.samples_total,
+        samples_per_epoch: plan.samples_per_epoch,
+        params: plan.initial.len() as u64,
+        together: false,
+        central: false,
+    };
+    check.read(&Line { at: Duration::ZERO, record });
+    let start = |port| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(train(plan.clone(), port, prepared.strategy()))
+    };
+    let ended = Executor::new(Box::new(cluster)).run(&mut { start }, &mut |line| {
+        check.read(line);
+        std::ops::ControlFlow::Continue(())
+    });
+    // A range that nobody ever applies is waited for by all; that too is seen.
+    assert_eq!(ended.is_err(), broken);
+    check.tally(false)
+}
+
+#[test]
+fn a_ledger_that_deals_twice_shows_as_lost_and_repeated() {
+    assert_eq!(tally(false), Tally { done: 719, lost: 0, repeated: 0 });
+    assert_eq!(tally(true), Tally { done: 703, lost: 16, repeated: 16 });
+}
+
+#[test]
+fn a_range_applied_after_its_worker_was_given_up_is_wasted_not_repeated() {
+    let mut check = LedgerCheck::default();
+    let who = WorkerId(0);
+    let applied = |who, from, to| Record::Applied {
+        who,
+        version: 0,
+        spans: Spans::one(from, to),
+        loss_sum: 0.0,
+        staleness: 0,
+        rate: 0.1,
+    };
+    let lines = [
+        applied(who, 0, 4),
+        applied(who, 4, 8),
+        Record::Freed { who, spans: Spans::one(4, 8) },
+        applied(who, 8, 12),
+        applied(WorkerId(1), 4, 12),
+    ];
+    for record in lines {
+        check.read(&Line { at: Duration::ZERO, record });
+    }
+    let tally = check.tally(true);
+    assert_eq!((tally.done, tally.repeated, check.wasted()), (12, 0, 8));
+}
