@@ -12,10 +12,15 @@ use paceline::{Choices, Job, Kind, Prepared, Scenario, Task, recipes, simulate};
 
 fn main() {
     println!("{:<58} {:>9} {:>14}", "what", "seconds", "us per step");
-    let gossip = |workers, steps| row("gossip, messages", Kind::GossipPull, Sums::Messages, workers, steps, 16);
-    let ring = |workers, steps| row("all-reduce, messages", Kind::AllReduce, Sums::Messages, workers, steps, 1280);
-    let closed =
-        |workers, steps| row("all-reduce, closed form", Kind::AllReduce, Sums::ClosedForm, workers, steps, 1280);
+    let gossip = |workers, steps| {
+        row("gossip, messages", Kind::GossipPull, Sums::Messages, workers, steps, 16)
+    };
+    let ring = |workers, steps| {
+        row("all-reduce, messages", Kind::AllReduce, Sums::Messages, workers, steps, 1280)
+    };
+    let closed = |workers, steps| {
+        row("all-reduce, closed form", Kind::AllReduce, Sums::ClosedForm, workers, steps, 1280)
+    };
     gossip(128, 1000);
     gossip(64, 1000);
     gossip(128, 2000);
@@ -25,17 +30,8 @@ fn main() {
     closed(128, 100);
     closed(256, 100);
     closed(1000, 100);
-    let before = resident_mebibytes();
-    closed_with(1000, 10, 1_000_000);
-    let after = resident_mebibytes();
-    println!(
-        "1,000 replicas of 1,000,000 parameters with momentum: {:.0} MiB more at the peak (copied they would be 7,629)",
-        after - before
-    );
-}
-
-fn closed_with(workers: u32, steps: u64, size: usize) {
-    row("all-reduce, closed form", Kind::AllReduce, Sums::ClosedForm, workers, steps, size);
+    row("all-reduce, closed form", Kind::AllReduce, Sums::ClosedForm, 1000, 10, 100_000);
+    println!("memory at the peak: {:.0} MiB", resident_mebibytes());
 }
 
 /// Simulates so many steps of every worker, one sample each, of a quadratic of that size.

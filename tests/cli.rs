@@ -119,8 +119,8 @@ fn numbers_that_make_no_sense_are_refused() {
     assert_refused(
         2,
         &[
-            ("simulate --epochs -1", "epochs = -1: give a number above zero"),
-            ("simulate --epochs NaN", "epochs = NaN: give a number above zero"),
+            ("simulate --epochs -1", "epochs = -1: give a number above zero, below a million"),
+            ("simulate --epochs NaN", "epochs = NaN: give a number above zero, below a million"),
             ("compare --learning-rate NaN", "the learning rate is NaN; it must be more than 0"),
             ("simulate --learning-rate -0.1", "the learning rate is -0.1; it must be more than 0"),
             ("simulate --target-loss NaN", "target_loss = NaN: give a number above zero"),

@@ -7,6 +7,7 @@ use paceline::runtime::codec::Codec;
 use paceline::strategies::parts::{Every, Outer, Period, Shares};
 use paceline::{Choices, Job, Kind, Scenario, Task, recipes, simulate};
 
+type MakeChoices = Box<dyn Fn(Kind) -> Choices>;
 type Axis<T> = Vec<(&'static str, T)>;
 
 fn shares() -> Axis<Shares> {
@@ -60,8 +61,7 @@ fn outers() -> Axis<Outer> {
 #[test]
 fn every_combination_runs_or_is_refused_in_one_sentence() {
     let model = Arc::new(Quadratic { curvature: vec![0.5; 6], noise: 0.1 });
-    let task =
-        Task { model, train: Arc::new(Noise { len: 40 }), test: Arc::new(Noise { len: 1 }) };
+    let task = Task { model, train: Arc::new(Noise { len: 40 }), test: Arc::new(Noise { len: 1 }) };
     let scenario = Scenario { workers: 3, ..Scenario::default() };
     let (mut ran, mut refused) = (0, 0);
     for strategy in Kind::ALL {
@@ -141,8 +141,9 @@ fn document() -> String {
     );
     let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
     let mut reasons: Vec<String> = Vec::new();
-    let mut table = |axis: &str, rows: Vec<(&'static str, Box<dyn Fn(Kind) -> Choices>)>| {
-        out += &format!("| {axis} | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    let mut table = |axis: &str, rows: Axis<MakeChoices>| {
+        out +=
+            &format!("| {axis} | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
         for (name, make) in rows {
             let cells: Vec<String> = Kind::ALL
                 .iter()
@@ -168,8 +169,10 @@ fn document() -> String {
             $axis
                 .into_iter()
                 .map(|(name, choice)| {
-                    let make: Box<dyn Fn(Kind) -> Choices> =
-                        Box::new(move |kind| Choices { $field: choice.clone(), ..Choices::of(kind) });
+                    let make: MakeChoices = Box::new(move |kind| Choices {
+                        $field: choice.clone(),
+                        ..Choices::of(kind)
+                    });
                     (name, make)
                 })
                 .collect()

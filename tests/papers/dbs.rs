@@ -24,7 +24,8 @@ const PACES: [[f64; 4]; 3] = [[3.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 1.0], [1.0, 
 
 /// What each worker computed in a round.
 fn shares(run: &Run, round: u64) -> Vec<u64> {
-    let of = |who| run.entered(who).iter().find(|entered| entered.round == round).map(|e| e.samples);
+    let of =
+        |who| run.entered(who).iter().find(|entered| entered.round == round).map(|e| e.samples);
     run.workers().map(|who| of(who).expect("all take part in every round")).collect()
 }
 

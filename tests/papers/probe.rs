@@ -1,4 +1,4 @@
-//! A strategy around another one that notes the replica, number by number, in the journal.
+//! A strategy around another one that notes its replicas in the journal, number by number.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -30,6 +30,7 @@ impl AnyStrategy for Probe {
                 }
                 note_replica(worker);
             }
+            worker.note(PEER, f64::from(worker.random_member().0));
             self.inner.round(worker).await?;
             note_replica(worker);
             Ok(())
@@ -71,6 +72,9 @@ impl AnyStrategy for Probe {
 
 /// Every number of a replica goes under this name, in order.
 pub const REPLICA: &str = "replica";
+
+/// Whom a gossiping worker draws in a round, oneself included.
+pub const PEER: &str = "peer";
 
 fn note_replica(worker: &Worker) {
     worker.params().iter().for_each(|x| worker.note(REPLICA, f64::from(*x)));

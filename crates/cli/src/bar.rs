@@ -22,7 +22,7 @@ impl Bar {
 
     pub fn show(&mut self, account: &Account) {
         self.lines += 1;
-        if self.bar.is_hidden() || self.lines % LINES_PER_MESSAGE != 0 {
+        if self.bar.is_hidden() || !self.lines.is_multiple_of(LINES_PER_MESSAGE) {
             return;
         }
         let mut parts = vec![];

@@ -172,12 +172,13 @@ impl Choices {
         match self.strategy {
             Kind::PeriodicAverage => {}
             Kind::GossipPull | Kind::GossipPush | Kind::ElasticAverage => {
-                if !matches!(self.period, Period::Constant { .. }) {
-                    return Err(format!(
+                let is_constant = matches!(self.period, Period::Constant { .. });
+                is_constant.then_some(()).ok_or_else(|| {
+                    format!(
                         "{} knows only a constant period: members that never meet cannot agree on another",
                         self.strategy.name()
-                    ));
-                }
+                    )
+                })?;
             }
             kind if !is_one => {
                 return Err(format!(

@@ -43,6 +43,7 @@ pub struct Job {
 
 /// The batch of one worker, unless a job says otherwise.
 const BATCH: u64 = 16;
+const BATCH_MAX: u64 = 1 << 24;
 
 impl Default for Job {
     fn default() -> Job {
@@ -119,12 +120,15 @@ impl Job {
         match (self.batch, self.batch_total) {
             (Some(_), Some(_)) => Err("batch and batch_total say the same thing: give one".into()),
             (Some(0), _) => Err("batch = 0: give at least one sample".into()),
-            (Some(batch), None) if batch > 1 << 24 => {
-                Err(format!("batch = {batch}: a worker takes at most 16,777,216 samples at a time"))
-            }
+            (Some(batch), None) if batch > BATCH_MAX => Err(format!(
+                "batch = {batch}: a worker takes at most {BATCH_MAX} samples at a time"
+            )),
             (Some(batch), None) => Ok(batch),
             (None, Some(total)) if total < u64::from(workers) => Err(format!(
                 "batch_total = {total} is smaller than the {workers} workers: each needs at least one sample"
+            )),
+            (None, Some(total)) if total.div_ceil(u64::from(workers)) > BATCH_MAX => Err(format!(
+                "batch_total = {total}: a worker takes at most {BATCH_MAX} samples at a time"
             )),
             (None, Some(total)) => Ok(total.div_ceil(u64::from(workers))),
             (None, None) => Ok(BATCH),
@@ -155,7 +159,10 @@ impl Job {
         workers: u32,
     ) -> Result<Plan, String> {
         if !(self.epochs.is_finite() && self.epochs > 0.0 && self.epochs < 1e6) {
-            return Err(format!("epochs = {}: give a number above zero", self.epochs));
+            return Err(format!(
+                "epochs = {}: give a number above zero, below a million",
+                self.epochs
+            ));
         }
         let base = self.learning_rate.unwrap_or(recipe.learning_rate);
         let schedule = Schedule { base, shape: self.schedule.clone(), warm_up: self.warm_up };
@@ -183,6 +190,7 @@ impl Job {
             samples_total,
             samples_per_epoch,
             initial: Arc::new(task.model.initial(self.seed)),
+            blank: Arc::default(),
             undecayed: task.model.undecayed(),
             optimizer,
             schedule,

@@ -80,7 +80,7 @@ impl Reader for JournalFile {
         if is_frequent(&line.record) {
             self.frequent += 1;
             // By hash and not in turn: turns could keep one worker's records and leave out another's.
-            if mix(self.frequent) % self.keeping_one_in != 0 {
+            if !mix(self.frequent).is_multiple_of(self.keeping_one_in) {
                 return;
             }
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use paceline_runtime::journal::number;
 use paceline_sim::checkers::Tally;
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +24,10 @@ pub struct Outcome {
     pub epochs: f64,
     pub bytes_sent: u64,
     /// Training loss, smoothed over the last half epoch.
+    #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// On the test set.
+    #[serde(deserialize_with = "number")]
     pub accuracy: f64,
     /// Compute time over time as a member, in the order of workers' ids.
     pub utilization: Vec<f64>,

@@ -222,10 +222,12 @@ pub fn unknown<'a>(
     known: impl Iterator<Item = &'a str>,
     otherwise: &str,
 ) -> String {
-    let nearest =
-        known.map(|k| (strsim::jaro_winkler(k, name), k)).max_by(|a, b| a.0.total_cmp(&b.0));
+    let likeness = |k: &str| {
+        strsim::jaro_winkler(k, name).max(strsim::normalized_damerau_levenshtein(k, name))
+    };
+    let nearest = known.map(|k| (likeness(k), k)).max_by(|a, b| a.0.total_cmp(&b.0));
     match nearest {
-        Some((likeness, nearest)) if likeness > 0.7 => {
+        Some((likeness, nearest)) if likeness > 0.6 => {
             format!("there is no {what} `{name}`; did you mean `{nearest}`?")
         }
         _ => format!("there is no {what} `{name}`; {otherwise}"),

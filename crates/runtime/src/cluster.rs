@@ -77,6 +77,12 @@ pub struct Sum {
     pub gradient: Gradient,
     /// In rank order.
     pub tails: Vec<Tail>,
+    /// The newest view that any member had heard of.
+    pub newest_view: u64,
+    /// The oldest replica that a part was computed at.
+    pub version: u64,
+    /// Whether any member wishes the job to end.
+    pub stop: bool,
     /// The sum divided by the weights, computed by whoever asks first.
     pub mean: OnceLock<Arc<Vector>>,
 }
@@ -85,7 +91,14 @@ impl Sum {
     pub fn new(vector: Vector, tails: Vec<Tail>) -> Sum {
         let loss_sum = tails.iter().map(|tail| tail.loss_sum).sum();
         let samples = tails.iter().map(|tail| tail.samples).sum();
-        Sum { gradient: Gradient { sum: vector, loss_sum, samples }, tails, mean: OnceLock::new() }
+        Sum {
+            gradient: Gradient { sum: vector, loss_sum, samples },
+            newest_view: tails.iter().map(|tail| tail.view).max().unwrap_or(0),
+            version: tails.iter().map(|tail| tail.version).min().unwrap_or(0),
+            stop: tails.iter().any(|tail| tail.stop),
+            tails,
+            mean: OnceLock::new(),
+        }
     }
 }
 

@@ -122,7 +122,7 @@ impl Coordinator {
             // What is no longer a member's has been freed; its word comes too late.
             _ if !counts => return vec![],
             Word::Lease { ticket, samples } => self.leases.ask(from, ticket, samples),
-            Word::Done { spans } => self.leases.done(&spans),
+            Word::Done { spans } => self.leases.done(from, &spans),
             Word::Return { holder, spans } => self.leases.give_back(holder, &spans),
             Word::Restored { done } => self.leases.restored(done),
         }

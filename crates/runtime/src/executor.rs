@@ -81,12 +81,18 @@ pub struct Stuck {
     pub waiting: Vec<(WorkerId, Wanted)>,
 }
 
+/// How many of those who wait are named.
+const SHOWN: usize = 6;
+
 impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "nothing can happen any more: ")?;
-        for (i, (who, wanted)) in self.waiting.iter().enumerate() {
+        for (i, (who, wanted)) in self.waiting.iter().take(SHOWN).enumerate() {
             let comma = if i == 0 { "" } else { "; " };
             write!(f, "{comma}worker {who} waits for {wanted}")?;
+        }
+        if self.waiting.len() > SHOWN {
+            write!(f, "; and {} more wait", self.waiting.len() - SHOWN)?;
         }
         if self.waiting.is_empty() {
             write!(f, "no worker is left")?;
@@ -368,7 +374,7 @@ impl Inbox {
 
     /// Whether a member of `view` is lost, so that its exchanges cannot end.
     pub fn has_lost_one_of(&self, view: &View) -> bool {
-        view.members.iter().any(|member| self.lost.contains(member))
+        !self.lost.is_empty() && view.members.iter().any(|member| self.lost.contains(member))
     }
 
     pub fn is_member(&self, who: WorkerId) -> bool {

@@ -102,6 +102,7 @@ pub enum Record {
         who: WorkerId,
         version: u64,
         spans: Spans,
+        #[serde(deserialize_with = "number")]
         loss_sum: f64,
         staleness: u64,
         rate: f32,
@@ -135,12 +136,15 @@ pub enum Record {
     Note {
         who: WorkerId,
         name: String,
+        #[serde(deserialize_with = "number")]
         value: f64,
     },
     /// An evaluation on the mean replica or the center, outside the run's time.
     Scored {
         samples: u64,
+        #[serde(deserialize_with = "number")]
         loss: f64,
+        #[serde(deserialize_with = "number")]
         accuracy: f64,
     },
     /// The coordinator heard from every member that it has finished.
@@ -155,6 +159,11 @@ pub enum Record {
     Thinned {
         keeping_one_in: u64,
     },
+}
+
+/// JSON knows no NaN and writes null; a run that diverged has such numbers.
+pub fn number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// Something that reads a journal, live or recorded.

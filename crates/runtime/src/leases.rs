@@ -36,8 +36,17 @@ impl Leases {
         self.waiting.push_back((who, ticket, samples));
     }
 
-    pub fn done(&mut self, spans: &Spans) {
-        self.holders.values_mut().for_each(|held| held.subtract(spans));
+    /// These were applied, by `who` itself or by a server on behalf of another.
+    pub fn done(&mut self, who: WorkerId, spans: &Spans) {
+        let own = self.holders.get_mut(&who);
+        let is_own = own.is_some_and(|held| {
+            let before = held.len();
+            held.subtract(spans);
+            before - held.len() == spans.len()
+        });
+        if !is_own {
+            self.holders.values_mut().for_each(|held| held.subtract(spans));
+        }
         self.ledger.finish(spans);
     }
 

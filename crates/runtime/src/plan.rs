@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_learn::{Optimizer, Rescale, Schedule, Vector};
+use paceline_learn::{Optimizer, OptimizerState, Rescale, Schedule, Vector};
 
 use crate::cluster::WorkerId;
 use crate::codec::Codec;
@@ -16,6 +16,8 @@ pub struct Plan {
     pub samples_total: u64,
     pub samples_per_epoch: u64,
     pub initial: Arc<Vector>,
+    /// What optimizers remember at first: nothing. One value, so that equal workers share it.
+    pub blank: Arc<OptimizerState>,
     /// Parameters that weight decay leaves alone.
     pub undecayed: Vec<Range<usize>>,
     pub optimizer: Optimizer,

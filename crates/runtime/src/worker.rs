@@ -142,7 +142,7 @@ impl Worker {
             round: 0,
             version: 0,
             params: plan.initial.clone(),
-            optimizer: Arc::default(),
+            optimizer: plan.blank.clone(),
             agreed,
             anchor: plan.initial.clone(),
             residual: Arc::default(),
@@ -429,7 +429,7 @@ impl Worker {
         let Some(summing) = self.state.summing.clone() else { return Ok(None) };
         let sum = self.outcome(&summing).await?;
         self.state.summing = None;
-        let version = sum.tails.iter().map(|tail| tail.version).min().unwrap_or(0);
+        let version = sum.version;
         let lanes = self.state.agreed.ledger.has_lanes();
         let spans = if lanes { self.advance_lanes(&sum) } else { summing.dealt };
         if self.plan.rescale == Rescale::Adascale && sum.gradient.samples > 0 {
@@ -568,9 +568,8 @@ impl Worker {
         let Outcome::Summed(sum) = outcome else {
             unreachable!("members enter the same kind of exchange")
         };
-        let newest = sum.tails.iter().map(|tail| tail.view).max().unwrap_or(0);
-        self.heard = self.heard.max(newest);
-        self.state.agreed.stopped |= sum.tails.iter().any(|tail| tail.stop);
+        self.heard = self.heard.max(sum.newest_view);
+        self.state.agreed.stopped |= sum.stop;
         Ok(sum)
     }
 
@@ -595,9 +594,12 @@ impl Worker {
     }
 
     /// How long each member computed for the last exchange, and over how many samples, by rank.
-    pub fn efforts(&self, total: &Sum) -> Vec<(WorkerId, u64, Duration)> {
+    pub fn efforts<'a>(
+        &'a self,
+        total: &'a Sum,
+    ) -> impl Iterator<Item = (WorkerId, u64, Duration)> + 'a {
         let members = self.view.members.iter();
-        members.zip(&total.tails).map(|(who, tail)| (*who, tail.samples, tail.compute)).collect()
+        members.zip(&total.tails).map(|(who, tail)| (*who, tail.samples, tail.compute))
     }
 }
 

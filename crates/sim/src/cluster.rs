@@ -221,8 +221,7 @@ impl SimCluster {
     fn decide(&mut self, events: Vec<Event>) {
         for event in events {
             let to = match &event {
-                Event::ViewChanged { to, view, lost } => {
-                    self.exchanges.forget_before(view.number.saturating_sub(64));
+                Event::ViewChanged { to, lost, .. } => {
                     let alive = lost.iter().filter(|who| self.alive.contains(who));
                     self.evicted.extend(alive.copied());
                     *to
@@ -232,11 +231,12 @@ impl SimCluster {
                 | Event::Again { to }
                 | Event::Over { to } => *to,
                 _ => {
+                    self.exchanges.forget_old(self.alive.iter());
                     self.out.push_back(event);
                     continue;
                 }
             };
-            self.at(self.wires.from_coordinator(self.now, to), Soon::FromCoordinator(event));
+            self.at(self.wires.reply_of_coordinator(self.now, to), Soon::FromCoordinator(event));
         }
     }
 

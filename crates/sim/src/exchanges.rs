@@ -27,6 +27,8 @@ pub struct Exchanges {
     seed: u64,
     sums: Sums,
     open: HashMap<Name, Ring>,
+    /// The newest view that each worker has entered.
+    entered: HashMap<WorkerId, u64>,
 }
 
 struct Ring {
@@ -49,7 +51,7 @@ struct Member {
 
 impl Exchanges {
     pub fn new(seed: u64, sums: Sums) -> Exchanges {
-        Exchanges { seed, sums, open: HashMap::new() }
+        Exchanges { seed, sums, open: HashMap::new(), entered: HashMap::new() }
     }
 
     /// A member enters; gives the messages that leave, and who has everything.
@@ -64,6 +66,7 @@ impl Exchanges {
         let name = (view.number, number);
         let n = view.members.len();
         let rank = view.rank(who).expect("members enter the exchanges of their view");
+        self.entered.insert(who, view.number);
         let ring = self.open.entry(name).or_insert_with(|| Ring::new(view));
         let member = &mut ring.members[rank];
         (member.ticket, member.steps) = (Some(ticket), Some(entry.steps(n)));
@@ -111,9 +114,12 @@ impl Exchanges {
         self.open.get(&name).map_or(&[], |ring| &ring.view.members)
     }
 
-    /// Exchanges of views before this one can no longer end.
-    pub fn forget_before(&mut self, view: u64) {
-        self.open.retain(|(number, _), _| *number >= view);
+    /// Forgets exchanges of views that nobody alive is in any more.
+    pub fn forget_old<'a>(&mut self, alive: impl Iterator<Item = &'a WorkerId>) {
+        // Who has entered none yet may still do so in any.
+        let entered = alive.map(|who| self.entered.get(who).copied().unwrap_or(0));
+        let Some(oldest) = entered.min() else { return };
+        self.open.retain(|(number, _), _| *number >= oldest);
     }
 
     fn end(&mut self, name: Name, rank: usize) -> Option<Event> {

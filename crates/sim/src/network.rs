@@ -60,11 +60,11 @@ impl Wires {
 
     /// When a worker's word reaches the coordinator.
     pub fn to_coordinator(&self, now: Duration, from: WorkerId) -> Duration {
-        self.when_present(self.from_coordinator(now, from))
+        self.when_present(self.reply_of_coordinator(now, from))
     }
 
     /// When the coordinator's word reaches a worker.
-    pub fn from_coordinator(&self, now: Duration, to: WorkerId) -> Duration {
+    pub fn reply_of_coordinator(&self, now: Duration, to: WorkerId) -> Duration {
         self.after_cuts(to, None, now + seconds(self.network.latency))
     }
 

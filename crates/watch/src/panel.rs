@@ -142,7 +142,7 @@ impl Panel {
 fn drawn(look: usize, path: &str) -> String {
     let lap = look / COLORS.len();
     let (color, dash) = (COLORS[look % COLORS.len()], DASHES[(look + 3 * lap) % DASHES.len()]);
-    let width = if lap % 2 == 0 { 1.9 } else { 1.2 };
+    let width = if lap.is_multiple_of(2) { 1.9 } else { 1.2 };
     let style = format!(r#"stroke-width="{width}" stroke-dasharray="{dash}""#);
     stroke(color, &style, path)
 }

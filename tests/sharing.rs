@@ -1,0 +1,55 @@
+//! Equal replicas are one vector: a thousand simulated workers in step cost the memory of one.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use paceline::runtime::cluster::Shelf;
+use paceline::runtime::{Executor, train};
+use paceline::sim::scenario::Sums;
+use paceline::sim::{Setting, SimCluster};
+use paceline::{Job, Scenario, recipes};
+
+#[test]
+fn replicas_that_are_equal_are_shared_and_not_copied() {
+    for (recipe, workers) in [("ssgd", 1000), ("cpsgd", 20), ("qsgd", 20)] {
+        let (replicas, momenta) = distinct(recipe, workers);
+        assert_eq!(replicas, 1, "{recipe}");
+        // Momentum is local where replicas learn alone.
+        assert_eq!(momenta, if recipe == "cpsgd" { 20 } else { 1 }, "{recipe}");
+    }
+}
+
+/// How many different vectors the members hold at the end.
+fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
+    let job = Job { strategy: recipe.into(), epochs: 5.0, batch: Some(2), ..Job::default() };
+    let prepared = job.check(&recipes(), workers, None).expect("the job is sound");
+    let plan = Arc::new(prepared.plan.clone());
+    let mut scenario = Scenario { workers, ..Scenario::default() };
+    scenario.network.sums = Sums::ClosedForm;
+    scenario.compute.jitter = 0.5;
+    let setting = Setting {
+        seed: 1,
+        compute: prepared.task.compute(1),
+        threads: 1,
+        samples_total: plan.samples_total,
+        center_applies: false,
+    };
+    let cluster = SimCluster::new(scenario, setting);
+    let shelves = cluster.shelves();
+    let ended = Executor::new(Box::new(cluster))
+        .run(&mut |port| Box::pin(train(plan.clone(), port, prepared.strategy())), &mut |_| {
+            ControlFlow::Continue(())
+        });
+    assert_eq!(ended, Ok(()));
+    let shelves = shelves.lock().expect("nobody panics");
+    let values: Vec<_> =
+        shelves.iter().filter(|((_, shelf), _)| *shelf == Shelf::Replica).collect();
+    assert_eq!(values.len(), workers as usize);
+    let count =
+        |of: &dyn Fn(usize) -> usize| (0..values.len()).map(of).collect::<BTreeSet<_>>().len();
+    (
+        count(&|i| Arc::as_ptr(&values[i].1.params) as usize),
+        count(&|i| Arc::as_ptr(&values[i].1.optimizer) as usize),
+    )
+}
