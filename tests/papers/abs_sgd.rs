@@ -97,7 +97,7 @@ fn every_gradient_but_the_first_is_applied_one_update_late() {
                 let filled = updates.iter().filter(|update| !update.spans.is_empty());
                 let late: Vec<u64> = filled.map(|update| update.staleness).collect();
                 let about = format!("{}, {name}, seed {seed}, worker {worker}", job.strategy);
-                assert!(late.len() > 10, "{about}");
+                assert!(late.len() > 5, "{about}");
                 assert!(late[0] == 0 && late[1..].iter().all(|late| *late == 1), "{about}");
             }
         }

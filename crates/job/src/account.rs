@@ -9,6 +9,8 @@ use paceline_runtime::{Line, Reader, Record, WorkerId};
 #[derive(Default)]
 pub struct Account {
     pub end: Duration,
+    /// When the coordinator declared the job over.
+    pub over: Option<Duration>,
     pub together: bool,
     pub samples_per_epoch: u64,
     pub samples_total: u64,
@@ -96,6 +98,7 @@ impl Reader for Account {
                 self.steps += 1;
                 self.rounds = self.rounds.max(*round);
             }
+            Record::Over => self.over = Some(line.at),
             Record::RolledBack { samples, .. } => self.samples_rolled_back += samples,
             Record::Settled { who, adopted: Some(source), .. } => {
                 let theirs = self.applied.get(source).copied().unwrap_or(0);
@@ -239,6 +242,14 @@ impl Curve {
         };
         let part = if above > below { (above - target) / (above - below) } else { 1.0 };
         Some(before.as_secs_f64() + part * (after - before).as_secs_f64())
+    }
+
+    /// Whether all that learning was for nothing: the loss ends well above where it began.
+    pub fn ends_higher(&self) -> bool {
+        match (self.points.first(), self.points.last()) {
+            (Some((_, first)), Some((_, last))) => *last > 1.5 * first.abs(),
+            _ => false,
+        }
     }
 
     /// Whether learning has come apart: the loss is no number, or far above where it began.

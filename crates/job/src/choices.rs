@@ -7,7 +7,8 @@ use paceline_strategies::parts::{Batches, Outer, OuterStep, Period, Shares};
 use paceline_strategies::{
     AllReduce, Delayed, Direction, ElasticAverage, Gossip, ParameterServer, PeriodicAverage,
 };
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Who waits for whom, and what is exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,16 +56,16 @@ impl Kind {
 #[serde(deny_unknown_fields)]
 pub struct Choices {
     pub strategy: Kind,
-    #[serde(default = "even")]
+    #[serde(default = "even", deserialize_with = "kind")]
     pub shares: Shares,
     /// Local steps between exchanges; only for strategies that have such.
-    #[serde(default = "every_step")]
+    #[serde(default = "every_step", deserialize_with = "kind")]
     pub period: Period,
     #[serde(default = "no_rescale")]
     pub rescale: Rescale,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "kind")]
     pub codec: Codec,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "kind")]
     pub outer: Outer,
     /// The pull of elastic averaging.
     #[serde(default = "elasticity")]
@@ -72,6 +73,15 @@ pub struct Choices {
     /// How many steps a worker of the parameter server may lead the slowest by.
     #[serde(default)]
     pub lead_max: Option<u64>,
+}
+
+/// `shares = "even"` is short for `shares = { kind = "even" }`.
+fn kind<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D::Error> {
+    let whole = match serde_json::Value::deserialize(from)? {
+        serde_json::Value::String(kind) => serde_json::json!({ "kind": kind }),
+        table => table,
+    };
+    serde_json::from_value(whole).map_err(serde::de::Error::custom)
 }
 
 fn even() -> Shares {

@@ -24,7 +24,7 @@ pub struct Job {
     pub epochs: f64,
     /// Of one worker.
     pub batch: Option<u64>,
-    /// Of all workers of the first view together, in place of `batch`.
+    /// Of all workers of the first view together, in place of `batch`; rounded up to equal batches.
     pub batch_total: Option<u64>,
     pub seed: u64,
     /// For a total batch of `batch_reference`; left out, the recipe's own.
@@ -113,7 +113,11 @@ impl Job {
         };
         let plan = self.plan(recipe, &make, &task, batch, workers)?;
         let target = self.target()?;
-        Ok(Prepared { name: recipe.name.clone(), workers, batch, task, plan, target, make })
+        let name = match &self.choices {
+            Some(choices) => choices.strategy.name().to_owned(),
+            None => recipe.name.clone(),
+        };
+        Ok(Prepared { name, workers, batch, task, plan, target, make })
     }
 
     fn batch_of_one(&self, workers: u32) -> Result<u64, String> {
@@ -229,5 +233,37 @@ pub(crate) fn toml_sentence(text: &str, error: &toml::de::Error) -> String {
             format!("line {line}: {message} (in `{source}`)")
         }
         None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipes::recipes;
+
+    #[test]
+    fn choices_may_be_named_short_or_spelled_out() {
+        let job = Job::from_toml(
+            "[choices]\nstrategy = \"delayed\"\nshares = \"by_speed\"\ncodec = { kind = \"qsgd\", bits = 4 }\n",
+        );
+        let prepared = job.and_then(|job| job.check(&recipes(), 4, None)).expect("it is sound");
+        assert_eq!(prepared.name, "delayed");
+    }
+
+    #[test]
+    fn a_malformed_job_is_told_line_and_field() {
+        let error = Job::from_toml("epochs = 3\nbatch = \"x\"\n").expect_err("a batch is a number");
+        assert!(error.starts_with("line 2:") && error.contains("batch"), "{error}");
+        let error = Job::from_toml("[choices]\nstrategy = \"delayed\"\nshares = \"opn\"\n");
+        assert!(error.expect_err("there is no such share").contains("opn"));
+    }
+
+    #[test]
+    fn huge_numbers_are_refused_and_do_not_overflow() {
+        let total = Job { batch_total: Some(u64::MAX), ..Job::default() };
+        let epochs = Job { epochs: 1e300, ..Job::default() };
+        for job in [total, epochs] {
+            assert!(job.check(&recipes(), 3, None).is_err());
+        }
     }
 }

@@ -128,6 +128,12 @@ impl<'a> Observer<'a> {
         if self.diverged.is_none() && last != Some(self.account.end) {
             self.score(self.account.end);
         }
+        if self.diverged.is_none() && self.account.curve.ends_higher() {
+            self.diverged = Some(
+                "the training loss ended well above where it began; try a smaller learning rate"
+                    .into(),
+            );
+        }
         let account = &self.account;
         let time_to_target = match prepared.target {
             Some(Target::Loss(loss)) => account.curve.time_to(loss),

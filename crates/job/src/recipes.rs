@@ -45,7 +45,7 @@ impl Recipe {
             paper: "your own".to_owned(),
             make: Make::Own(Arc::new(move |batch, workers| Box::new(make(batch, workers)))),
             learning_rate,
-            optimizer: Optimizer::sgd(0.9),
+            optimizer: heavy_ball(0.9),
         }
     }
 
@@ -198,12 +198,14 @@ pub fn recipes() -> Vec<Recipe> {
             paper: paper.to_owned(),
             make: Make::Choices(choices),
             learning_rate,
-            optimizer: Optimizer {
-                rule: Rule::Sgd { momentum, nesterov: false, weight_decay: 1e-4 },
-                clip_norm: None,
-            },
+            optimizer: heavy_ball(momentum),
         })
         .collect()
+}
+
+fn heavy_ball(momentum: f32) -> Optimizer {
+    let rule = Rule::Sgd { momentum, nesterov: false, weight_decay: 1e-4 };
+    Optimizer { rule, clip_norm: None }
 }
 
 /// The recipe of that name, or a sentence that offers the nearest one.

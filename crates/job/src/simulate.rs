@@ -48,7 +48,8 @@ pub fn simulate(
         Ok(()) | Err(Halt::BrokenOff) => {}
         Err(Halt::Stuck(stuck)) => return Err(Failure::Failed(stuck.to_string())),
     }
-    let seconds = executor.now().as_secs_f64();
+    // Workers behind a cut may live on for a while; the job ends when the coordinator says so.
+    let seconds = observer.account.over.unwrap_or_else(|| executor.now()).as_secs_f64();
     let (mut outcome, params) = observer.conclude(prepared, false);
     outcome.virtual_seconds = Some(seconds);
     Ok(Simulated { outcome, params, bytes_on_wires: wires.get() })

@@ -19,6 +19,7 @@ pub const VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// Seconds since the start, virtual or real.
+    #[serde(with = "seconds")]
     pub at: Duration,
     #[serde(flatten)]
     pub record: Record,
@@ -64,6 +65,7 @@ pub enum Record {
     /// A gradient was computed; `at` is its end.
     Computed {
         who: WorkerId,
+        #[serde(with = "seconds")]
         since: Duration,
         samples: u64,
     },
@@ -74,6 +76,7 @@ pub enum Record {
         exchange: u64,
         round: u64,
         samples: u64,
+        #[serde(with = "seconds")]
         compute: Duration,
     },
     /// An exchange ended for a member that had been doing nothing but wait for it since `blocked`.
@@ -81,7 +84,9 @@ pub enum Record {
         who: WorkerId,
         view: u64,
         exchange: u64,
+        #[serde(with = "seconds")]
         entered: Duration,
+        #[serde(with = "seconds")]
         blocked: Duration,
         bytes: u64,
     },
@@ -95,6 +100,7 @@ pub enum Record {
     Waited {
         who: WorkerId,
         whom: WorkerId,
+        #[serde(with = "seconds")]
         since: Duration,
     },
     /// Samples became part of `who`'s replica (or of the center, if `version` counts its updates).
@@ -159,6 +165,21 @@ pub enum Record {
     Thinned {
         keeping_one_in: u64,
     },
+}
+
+/// Durations as seconds: exact to the nanosecond for a hundred days.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(time.as_secs_f64())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
+    }
 }
 
 /// JSON knows no NaN and writes null; a run that diverged has such numbers.

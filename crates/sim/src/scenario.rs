@@ -146,7 +146,7 @@ pub enum Sums {
 pub struct Rack {
     pub workers: Vec<u32>,
     pub bytes_per_second: f64,
-    /// Added to the latency of messages that leave the rack.
+    /// Added to the latency of messages that leave the rack, or come into it from elsewhere.
     #[serde(default)]
     pub latency: f64,
 }

@@ -23,7 +23,7 @@ pub struct PeriodicAverage {
 impl Strategy for PeriodicAverage {
     async fn round(&mut self, worker: &mut Worker) -> Result<()> {
         let steps = self.period.steps(&clock_of_decay(worker));
-        let samples = self.learn_alone(worker, steps).await;
+        let (samples, made) = self.learn_alone(worker, steps).await;
 
         let nominal = self.nominal_batch(worker.view.members.len()) * steps as f64;
         let weight = samples as f64 * worker.view.members.len() as f64 / nominal;
@@ -34,7 +34,7 @@ impl Strategy for PeriodicAverage {
             self.period.follow(&clock(worker), variance);
             worker.note("variance", variance);
         }
-        worker.note("period", steps as f64);
+        worker.note("period", made as f64);
         self.batches.follow(worker.efforts(&average.sum), epoch(worker));
         // Without an outer step the mean stays one vector that all members share.
         let next = match self.outer.outer {
@@ -55,12 +55,13 @@ impl Strategy for PeriodicAverage {
 }
 
 impl PeriodicAverage {
-    /// So many local steps, or until the job's samples are dealt; gives how many samples these took.
-    async fn learn_alone(&self, worker: &mut Worker, steps: u64) -> u64 {
+    /// So many local steps, or until the job's samples are dealt; gives how many samples this worker
+    /// took, and how many steps all made.
+    async fn learn_alone(&self, worker: &mut Worker, steps: u64) -> (u64, u64) {
         let mut samples = 0;
-        for _ in 0..steps {
+        for made in 0..steps {
             if !worker.has_free_samples() {
-                break;
+                return (samples, made);
             }
             let shares = self.batches.by_rank(&worker.view.members);
             if let Some(mine) = worker.gradient(Share::ByRank(shares)).await {
@@ -68,7 +69,7 @@ impl PeriodicAverage {
                 worker.descend_alone(&mine);
             }
         }
-        samples
+        (samples, steps)
     }
 }
 

@@ -15,18 +15,25 @@ pub enum Shares {
     Even,
     /// In proportion to measured speed. `smoothing` is the weight of the newest measurement.
     BySpeed {
+        #[serde(default)]
         every: Every,
+        #[serde(default = "no_memory")]
         smoothing: f64,
     },
     /// As much as it can until the exchange ends.
     Open,
 }
 
+fn no_memory() -> f64 {
+    1.0
+}
+
 /// When shares follow speed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Every {
     /// As DBS does.
+    #[default]
     Epoch,
     /// As LB-BSP does.
     Round,
