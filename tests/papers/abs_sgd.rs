@@ -67,7 +67,7 @@ fn clusters() -> Vec<(String, Scenario)> {
 /// is too little left to fill them: see `fill_lanes`.
 fn settled(run: &Run) -> Range<usize> {
     const GROWING: usize = 12;
-    const ENDING: u64 = 7;
+    const ENDING: u64 = 16;
     let mut left = run.prepared.plan.samples_total;
     let end = run.applied(0).iter().position(|update| {
         left -= update.spans.len();
@@ -142,12 +142,12 @@ fn idle(run: &Run, worker: u32) -> Vec<Duration> {
     idle
 }
 
-/// Zhou et al. 2023: while a sum is under way, workers compute on. What they have begun when it ends
-/// is finished first, so that no time at all is idle.
+/// Zhou et al. 2023: while a sum is under way, workers compute on, be it shorter or longer than a
+/// batch. What they have begun when it ends is finished first, so that no time at all is idle.
 #[test]
 fn nobody_idles_while_samples_are_at_hand() {
     for (name, scenario) in steady_clusters() {
-        let run = run(&abs(1), &scenario, &points(2500, 1));
+        let run = run(&abs(1), &scenario, &points(3200, 1));
 
         for worker in run.workers() {
             let idle = idle(&run, worker);
@@ -209,7 +209,7 @@ fn an_update_is_worth_less_than_one_of_ssgd() {
 #[test]
 fn batches_are_proportional_to_speed() {
     for (name, scenario) in steady_clusters() {
-        let run = run(&abs(1), &scenario, &points(2500, 1));
+        let run = run(&abs(1), &scenario, &points(3200, 1));
 
         let paces = &scenario.compute.relative;
         let by_worker: Vec<Vec<u64>> = run.workers().map(|who| batches(&run, who)).collect();
@@ -237,14 +237,13 @@ fn a_slowed_worker_has_a_smaller_batch_in_the_very_next_round() {
         let change = entered.iter().position(|entered| entered.at.as_secs_f64() > at);
         let change = change.expect("the run goes on after the change");
         let (before, after) = (entered[change - 1].samples, entered[change + 1].samples);
-        // A micro-batch is one sample here; one more is under way at each end.
-        let expected = if worker == slowed { before / 3 } else { before };
-        assert!(before.abs_diff((sum / SAMPLE) as u64) <= 2, "{worker}: {before}");
-        let lasts =
-            |samples: u64| samples.abs_diff(expected) <= if worker == slowed { 1 } else { 3 };
-        assert!(lasts(after), "{worker}: {before} -> {after}");
+        assert!((31..=32).contains(&before), "{worker}: {before} in 31 ms");
+        // Micro-batches are single samples here, so the slow one's may add 3 ms to a round.
+        let expected = if worker == slowed { 10..=12 } else { 31..=35 };
+        assert!(expected.contains(&after), "{worker}: {before} -> {after}");
         let rest = &entered[change + 1..change + 20];
-        assert!(rest.iter().all(|entered| lasts(entered.samples)), "{worker}: {rest:?}");
+        let lasts = rest.iter().all(|entered| expected.contains(&entered.samples));
+        assert!(lasts, "{worker}: {rest:?}");
     }
 }
 
@@ -287,7 +286,7 @@ fn every_sample_of_an_epoch_is_used_once_and_most_by_the_fastest() {
 #[test]
 fn a_round_lasts_as_long_as_its_sum_or_the_slowest_base_batch() {
     for (name, scenario) in steady_clusters() {
-        let run = run(&abs(1), &scenario, &points(2500, 1));
+        let run = run(&abs(1), &scenario, &points(3200, 1));
 
         let sum = scenario.network.latency * 6.0;
         let slowest = scenario.compute.relative.iter().copied().fold(0.0, f64::max) * BASE;
@@ -309,7 +308,7 @@ fn longer_sums_give_larger_batches_and_fewer_updates() {
     let mut updates_before = 40_000;
     for sum in [2.6, 5.2, 10.4, 20.8] {
         let scenario = with_exchange(cluster(&paces), sum * BASE);
-        let run = run(&abs(1), &scenario, &points(2500, 1));
+        let run = run(&abs(1), &scenario, &points(3200, 1));
 
         let updates = run.applied(0);
         let settled = &updates[settled(&run)];

@@ -117,8 +117,8 @@ fn all_workers_make_the_same_rounds_and_use_every_sample_once() {
     }
 }
 
-/// Ye et al. 2020, ideal gain (derived): max(a) sum(1/a) / n for a seconds per sample, up to the one
-/// sample that rounding may put on the slowest share.
+/// Ye et al. 2020, ideal gain (derived): max(a) sum(1/a) / n for a seconds per sample, up to the
+/// one sample that rounding may put on the slowest share.
 #[test]
 fn an_epoch_is_shorter_than_with_even_shares_by_the_formula() {
     for (paces, gain) in [([3.0, 1.0, 1.0, 1.0], 2.5), ([3.0, 3.0, 3.0, 1.0], 1.5)] {

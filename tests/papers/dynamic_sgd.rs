@@ -117,12 +117,8 @@ fn a_join_during_a_ramp_starts_a_new_one_from_where_the_rate_is() {
     assert_eq!((changes[0].1, changes[1].1), (4, 6));
     let current = factors[second - 1];
     assert!(second - first < 16 && 1.0 < current && current < 2.0, "the first ramp is under way");
-    assert_ramp(
-        &factors[..second],
-        first,
-        (1.0, 1.0 + (second - first - 1) as f64 / 16.0),
-        second - first - 1,
-    );
+    let made = second - 1 - first;
+    assert_ramp(&factors, first, (1.0, 1.0 + made as f64 / 16.0), made);
     assert_ramp(&factors, second, (current, 3.0), (8.0 * 3.0 / current).ceil() as usize);
 }
 

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::WorkerId;
 use crate::spans::Spans;
 
-/// How many rounds' worth of samples a lane holds.
-const LANE_ROUNDS: u64 = 3;
+/// How many rounds' worth of samples a lane holds at most: enough for batches that suddenly grow.
+const LANE_ROUNDS: u64 = 8;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
@@ -106,12 +106,12 @@ impl Ledger {
         self.lanes.get(&worker)
     }
 
-    /// Fills every member's lane up to about three rounds of `appetite` samples; near the end, when
-    /// that would leave others with nothing, to one.
+    /// Fills every member's lane up to some rounds of `appetite` samples; towards the end to fewer, and
+    /// at last to one, for what lies in one lane is nobody else's.
     pub fn fill_lanes(&mut self, appetites: &[(WorkerId, u64)]) {
         let hunger: u64 = appetites.iter().map(|(_, appetite)| appetite).sum();
         let left = self.total - self.done.len();
-        let rounds = if left < 2 * LANE_ROUNDS * hunger { 1 } else { LANE_ROUNDS };
+        let rounds = (left / (4 * hunger.max(1))).clamp(1, LANE_ROUNDS);
         for &(worker, appetite) in appetites {
             let has = self.lanes.get(&worker).map_or(0, Spans::len);
             let fresh = self.deal((rounds * appetite).saturating_sub(has));
