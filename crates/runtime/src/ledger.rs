@@ -106,12 +106,12 @@ impl Ledger {
         self.lanes.get(&worker)
     }
 
-    /// Fills every member's lane up to some rounds of `appetite` samples; towards the end to fewer, and
-    /// at last to one, for what lies in one lane is nobody else's.
+    /// Fills every member's lane up to some rounds of `appetite` samples; towards the end to fewer, for
+    /// what lies in one lane is nobody else's, but never below two: one that is being summed, and the next.
     pub fn fill_lanes(&mut self, appetites: &[(WorkerId, u64)]) {
         let hunger: u64 = appetites.iter().map(|(_, appetite)| appetite).sum();
         let left = self.total - self.done.len();
-        let rounds = (left / (4 * hunger.max(1))).clamp(1, LANE_ROUNDS);
+        let rounds = (left / (4 * hunger.max(1))).clamp(2, LANE_ROUNDS);
         for &(worker, appetite) in appetites {
             let has = self.lanes.get(&worker).map_or(0, Spans::len);
             let fresh = self.deal((rounds * appetite).saturating_sub(has));

@@ -253,8 +253,10 @@ impl SimCluster {
         self.died.insert(who, self.now);
         self.leaving.remove(&who);
         self.out.push_back(Event::Crashed { who });
-        let noticed = self.now + seconds(self.scenario.coordinator.detection);
-        let noticed = self.wires.when_present(noticed);
+        // A connection is seen to break after the last word that came over it.
+        let detected = self.now + seconds(self.scenario.coordinator.detection);
+        let noticed =
+            self.wires.when_present(detected).max(self.wires.to_coordinator(self.now, who));
         self.at(noticed, Soon::Sign(Sign::Lost(who)));
     }
 
