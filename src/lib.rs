@@ -1,6 +1,6 @@
 //! Distributed SGD for clusters that are uneven, unsteady and poorly connected.
 //!
-//! A [`Job`] says what is to be learned and how, a [`Scenario`] what the cluster is like; [`simulate`] tells what
+//! A [`Job`] says what is to be learned and how, a [`Scenario`] what the cluster is like; [`simulate()`] tells what
 //! comes of it, with real gradients in virtual time.
 //!
 //! ```

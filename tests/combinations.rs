@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline::learn::{Noise, Quadratic, Rescale};
+use paceline::learn::{Noise, Optimizer, Quadratic, Rescale, Rule, Shape};
 use paceline::runtime::codec::Codec;
 use paceline::strategies::parts::{Every, Outer, Period, Shares};
 use paceline::{Choices, Job, Kind, Scenario, Task, recipes, simulate};
@@ -60,8 +60,7 @@ fn outers() -> Axis<Outer> {
 
 #[test]
 fn every_combination_runs_or_is_refused_in_one_sentence() {
-    let model = Arc::new(Quadratic { curvature: vec![0.5; 6], noise: 0.1 });
-    let task = Task { model, train: Arc::new(Noise { len: 40 }), test: Arc::new(Noise { len: 1 }) };
+    let task = tiny_task();
     let scenario = Scenario { workers: 3, ..Scenario::default() };
     let (mut ran, mut refused) = (0, 0);
     for strategy in Kind::ALL {
@@ -94,14 +93,52 @@ fn every_combination_runs_or_is_refused_in_one_sentence() {
     assert!(ran > 500 && refused > ran);
 }
 
-fn run(choices: &Choices, task: &Task, scenario: &Scenario) {
-    let job = Job {
+#[test]
+fn every_strategy_runs_with_every_optimizer_and_schedule() {
+    let sgd = |nesterov| Rule::Sgd { momentum: 0.5, nesterov, weight_decay: 1e-3 };
+    let adamw = Rule::Adamw { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.01 };
+    let shapes = [
+        Shape::Constant,
+        Shape::Step { at: vec![0.5], factor: 0.1 },
+        Shape::Cosine { floor: 0.01 },
+        Shape::OneCycle,
+    ];
+    for strategy in Kind::ALL {
+        for rule in [sgd(false), sgd(true), adamw.clone()] {
+            for (schedule, clip_norm) in
+                shapes.iter().cloned().zip([None, Some(0.5)].into_iter().cycle())
+            {
+                let warm_up = if schedule == Shape::OneCycle { 0.0 } else { 0.1 };
+                let optimizer = Some(Optimizer { rule: rule.clone(), clip_norm });
+                let rest = tiny_job(&Choices::of(strategy));
+                let job = Job { optimizer, schedule, warm_up, ..rest };
+                run_job(&job, &tiny_task(), &Scenario { workers: 3, ..Scenario::default() });
+            }
+        }
+    }
+}
+
+fn tiny_task() -> Task {
+    let model = Arc::new(Quadratic { curvature: vec![0.5; 6], noise: 0.1 });
+    Task { model, train: Arc::new(Noise { len: 40 }), test: Arc::new(Noise { len: 1 }) }
+}
+
+fn tiny_job(choices: &Choices) -> Job {
+    Job {
         choices: Some(choices.clone()),
         epochs: 1.5,
         batch: Some(4),
         learning_rate: Some(0.01),
         ..Job::default()
-    };
+    }
+}
+
+fn run(choices: &Choices, task: &Task, scenario: &Scenario) {
+    run_job(&tiny_job(choices), task, scenario);
+}
+
+fn run_job(job: &Job, task: &Task, scenario: &Scenario) {
+    let choices = &job.choices;
     let prepared = job.check(&recipes(), scenario.workers, Some(task.clone()));
     let prepared = prepared.unwrap_or_else(|sentence| panic!("{sentence}: {choices:?}"));
     let outcome = simulate(&prepared, scenario, 1, vec![])

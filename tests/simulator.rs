@@ -1,0 +1,103 @@
+//! What the simulator promises: costs that agree, runs that say why they cannot go on, pictures of who waits.
+
+use std::sync::Arc;
+
+use paceline::learn::{Noise, Quadratic};
+use paceline::sim::scenario::{Crash, Rack, Sums};
+use paceline::{Failure, Job, Outcome, Prepared, Scenario, Task, recipes, simulate};
+use paceline_watch::Timeline;
+
+fn prepare(strategy: &str, workers: u32) -> Prepared {
+    let job = Job { strategy: strategy.into(), epochs: 5.0, ..Job::default() };
+    job.check(&recipes(), workers, None).expect("the job is sound")
+}
+
+/// Whole rounds only: a last round with fewer samples for some is no equal start.
+fn run(strategy: &str, scenario: &Scenario) -> Outcome {
+    let model = Arc::new(Quadratic { curvature: vec![0.5; 1000], noise: 0.1 });
+    let len = 16 * 32 * u64::from(scenario.workers);
+    let task = Task { model, train: Arc::new(Noise { len }), test: Arc::new(Noise { len: 1 }) };
+    let (strategy, learning_rate) = (strategy.to_owned(), Some(0.01));
+    let job = Job { strategy, learning_rate, epochs: 1.0, ..Job::default() };
+    let prepared = job.check(&recipes(), scenario.workers, Some(task)).expect("it is sound");
+    simulate(&prepared, scenario, 1, vec![]).expect("the run ends").outcome
+}
+
+#[test]
+fn a_ring_costs_the_same_in_messages_and_in_closed_form_when_links_and_starts_are_equal() {
+    for workers in [1, 2, 3, 8] {
+        for strategy in ["ssgd", "qsgd", "cpsgd", "pipe"] {
+            let mut scenario = Scenario { workers, ..Scenario::default() };
+            let messages = run(strategy, &scenario);
+            scenario.network.sums = Sums::ClosedForm;
+            let closed = run(strategy, &scenario);
+
+            let apart = (messages.seconds() - closed.seconds()).abs();
+            assert!(apart < 1e-6 * messages.seconds(), "{strategy}, {workers} workers: {apart}");
+            assert_eq!(messages.bytes_sent, closed.bytes_sent, "{strategy}, {workers} workers");
+            assert_eq!(messages.loss.to_bits(), closed.loss.to_bits());
+        }
+    }
+}
+
+/// Shared links need messages: two racks whose uplink all rings cross take longer than the ring alone.
+#[test]
+fn a_slow_rack_slows_the_ring_that_leaves_it() {
+    let mut scenario = Scenario { workers: 4, ..Scenario::default() };
+    let alone = run("ssgd", &scenario).seconds();
+    let rack =
+        paceline::sim::scenario::Rack { workers: vec![0, 1], bytes_per_second: 1e5, latency: 0.0 };
+    scenario.network.racks = vec![rack];
+    assert!(run("ssgd", &scenario).seconds() > 2.0 * alone);
+}
+
+#[test]
+fn a_run_that_cannot_go_on_says_why() {
+    let mut scenario = Scenario { workers: 2, ..Scenario::default() };
+    let crash = |worker, at| Crash { worker, at, back_after: None };
+    scenario.crashes = vec![crash(0, 0.005), crash(1, 0.006)];
+    for recipe in recipes() {
+        let stuck = simulate(&prepare(&recipe.name, 2), &scenario, 1, vec![]).err();
+        let sentence = "nothing can happen any more: no worker is left";
+        assert_eq!(stuck, Some(Failure::Failed(sentence.into())), "{}", recipe.name);
+    }
+}
+
+/// Four workers, the last at half the speed, and an exchange as long as a batch.
+fn uneven() -> Scenario {
+    let mut scenario = Scenario { workers: 4, ..Scenario::default() };
+    scenario.compute.relative = vec![1.0, 1.0, 1.0, 2.0];
+    scenario.compute.seconds_per_gradient = 0.0;
+    scenario.network.bytes_per_second = 9e6;
+    scenario
+}
+
+fn picture(strategy: &str) -> String {
+    let mut timeline = Timeline::default();
+    let prepared = prepare(strategy, 4);
+    simulate(&prepared, &uneven(), 1, vec![&mut timeline]).expect("the run ends");
+    let until = std::time::Duration::from_millis(24);
+    timeline.text(72, 8, Some(until)).lines().take(4).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn all_reduce_waits_for_the_slowest_and_for_the_wires() {
+    let expected = "
+   0 #####...........#####...........#####..........+#####..........+####+...
+   1 #####...........#####+..........#####...........#####..........+#####...
+   2 #####..........+####+..........#####+..........#####...........#####....
+   3 ##########.....+#########+.....+#########+.....##########+.....#########
+";
+    assert_eq!(format!("\n{}", picture("ssgd")), expected, "\n{}", picture("ssgd"));
+}
+
+#[test]
+fn abs_sgd_waits_for_nobody() {
+    let expected = "
+   0 ########################################################################
+   1 ########################################################################
+   2 ########################################################################
+   3 ########################################################################
+";
+    assert_eq!(format!("\n{}", picture("abs")), expected, "\n{}", picture("abs"));
+}
