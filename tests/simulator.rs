@@ -45,8 +45,7 @@ fn a_ring_costs_the_same_in_messages_and_in_closed_form_when_links_and_starts_ar
 fn a_slow_rack_slows_the_ring_that_leaves_it() {
     let mut scenario = Scenario { workers: 4, ..Scenario::default() };
     let alone = run("ssgd", &scenario).seconds();
-    let rack =
-        paceline::sim::scenario::Rack { workers: vec![0, 1], bytes_per_second: 1e5, latency: 0.0 };
+    let rack = Rack { workers: vec![0, 1], bytes_per_second: 1e5, latency: 0.0 };
     scenario.network.racks = vec![rack];
     assert!(run("ssgd", &scenario).seconds() > 2.0 * alone);
 }

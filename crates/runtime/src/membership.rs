@@ -39,7 +39,7 @@ pub enum Reason {
     Lost(WorkerId),
     /// It was silent for longer than patience lasts.
     Silent(Vec<WorkerId>),
-    /// It came when others had already finished.
+    /// It came, or finished, when all was over already.
     TooLate(WorkerId),
     /// Every member has finished.
     Over,
@@ -149,6 +149,9 @@ impl Membership {
     }
 
     fn finished(&mut self, who: WorkerId) -> (Option<View>, Reason) {
+        if self.over {
+            return (None, Reason::TooLate(who));
+        }
         if let Some(member) = self.roster.get_mut(&who) {
             member.finished = true;
         }

@@ -61,7 +61,10 @@ impl Worker {
     async fn leased(&mut self, samples: u64, ahead: bool) -> Spans {
         let port = self.port.clone();
         let ticket = self.lease.take().unwrap_or_else(|| port.lease(samples));
-        match port.until(Wanted::Lease, |inbox| inbox.lease(ticket)).await {
+        let lease = port
+            .until(Wanted::Lease, |inbox| inbox.lease(ticket).or(inbox.over.then_some(Lease::Over)))
+            .await;
+        match lease {
             Lease::Yours { spans, count } => {
                 self.clock = count;
                 if ahead {
