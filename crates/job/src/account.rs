@@ -247,7 +247,7 @@ impl Curve {
     /// Whether all that learning was for nothing: the loss ends well above where it began.
     pub fn ends_higher(&self) -> bool {
         match (self.points.first(), self.points.last()) {
-            (Some((_, first)), Some((_, last))) => *last > 1.5 * first.abs(),
+            (Some((_, first)), Some((_, last))) => *last > 1.5 * first.abs().max(1e-3),
             _ => false,
         }
     }

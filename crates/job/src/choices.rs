@@ -206,7 +206,7 @@ impl Choices {
         }
         if self.lead_max.is_some() && self.strategy != Kind::ParameterServer {
             return Err(format!(
-                "lead_max bounds the staleness of parameter_server: leave it away with {}",
+                "lead_max bounds how far a worker of parameter_server may lead: leave it away with {}",
                 self.strategy.name()
             ));
         }
@@ -264,7 +264,12 @@ impl Choices {
         let gossip = |direction| Box::new(Gossip { batch, period: steps, direction });
         match self.strategy {
             Kind::AllReduce => Box::new(AllReduce { batches }),
-            Kind::Delayed => Box::new(Delayed { batches, batch_growth: quarter, batch_usual: 0.0 }),
+            // Until it is known what open batches come to, they count as whole ones.
+            Kind::Delayed => Box::new(Delayed {
+                batches,
+                batch_growth: quarter,
+                batch_usual: (batch * workers as u64) as f64,
+            }),
             Kind::PeriodicAverage => Box::new(PeriodicAverage {
                 batches,
                 period: self.period.clone(),

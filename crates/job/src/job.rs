@@ -256,6 +256,15 @@ mod tests {
         assert!(error.starts_with("line 2:") && error.contains("batch"), "{error}");
         let error = Job::from_toml("[choices]\nstrategy = \"delayed\"\nshares = \"opn\"\n");
         assert!(error.expect_err("there is no such share").contains("opn"));
+        for misspelled in [
+            "[choices]\nstrategy = \"delayed\"\nshares = { kind = \"by_speed\", smothing = 0.5 }\n",
+            "[choices]\nstrategy = \"all_reduce\"\ncodec = { kind = \"qsgd\", bits = 4, bukcet = 8 }\n",
+            "[choices]\nstrategy = \"periodic_average\"\nperiod = { kind = \"adaptive\", steps_first = 4, max = 8 }\n",
+            "[optimizer]\nrule = { kind = \"sgd\", momentum = 0.9, nestrov = true }\n",
+            "schedule = { kind = \"cosine\", floor = 0.1, flor = 0.2 }\n",
+        ] {
+            assert!(Job::from_toml(misspelled).is_err(), "{misspelled}");
+        }
     }
 
     #[test]

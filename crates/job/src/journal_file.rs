@@ -22,7 +22,7 @@ pub struct JournalFile {
     error: Option<io::Error>,
 }
 
-/// About 150 MB.
+/// About 100 MB.
 const LINES_MAX: u64 = 1_000_000;
 
 impl JournalFile {

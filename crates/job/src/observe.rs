@@ -124,10 +124,12 @@ impl<'a> Observer<'a> {
 
     /// Scores the end of the run and tells what came of it all.
     pub fn conclude(mut self, prepared: &Prepared, stopped: bool) -> (Outcome, Option<Vector>) {
-        let last = self.account.scores.last().map(|score| score.at);
-        if self.diverged.is_none() && last != Some(self.account.end) {
-            self.score(self.account.end);
+        let (last, end) =
+            (self.account.scores.last(), self.account.over.unwrap_or(self.account.end));
+        if self.diverged.is_none() && last.map(|score| score.at) != Some(end) {
+            self.score(end);
         }
+        let given_up = self.diverged.is_some();
         if self.diverged.is_none() && self.account.curve.ends_higher() {
             self.diverged = Some(
                 "the training loss ended well above where it began; try a smaller learning rate"
@@ -136,6 +138,7 @@ impl<'a> Observer<'a> {
         }
         let account = &self.account;
         let time_to_target = match prepared.target {
+            _ if self.diverged.is_some() => None,
             Some(Target::Loss(loss)) => account.curve.time_to(loss),
             Some(Target::Accuracy(wanted)) => account
                 .scores
@@ -145,7 +148,7 @@ impl<'a> Observer<'a> {
             None => None,
         };
         let waited_for = account.waited_for.iter().max_by_key(|(_, time)| **time);
-        let ledger = self.ledger.tally(stopped || self.diverged.is_some());
+        let ledger = self.ledger.tally(stopped || given_up);
         let outcome = Outcome {
             strategy: prepared.name.clone(),
             seed: prepared.plan.seed,

@@ -8,6 +8,7 @@ use crate::gradient::Gradient;
 use crate::vector::{Vector, norm_squared};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Optimizer {
     pub rule: Rule,
     /// The longest mean gradient that is taken as it is; a longer one is shortened to this.
@@ -16,7 +17,7 @@ pub struct Optimizer {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind")]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Rule {
     /// u <- momentum u + (g + weight_decay w); w <- w - rate u (Lin et al. 2019, eq. 3: the rate
     /// stays outside the memory, so a change of rate needs no correction).

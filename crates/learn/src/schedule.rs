@@ -15,7 +15,7 @@ pub struct Schedule {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind")]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Shape {
     Constant,
     /// Multiplied by `factor` at each of these fractions of the job.

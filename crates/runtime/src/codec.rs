@@ -17,7 +17,7 @@ pub use sum::{chunk, sum};
 
 /// How a vector is encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Codec {
     #[default]
     Dense,

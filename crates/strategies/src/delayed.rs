@@ -15,7 +15,7 @@ pub struct Delayed {
     pub batches: Batches,
     /// By how many samples an open batch grows at a time.
     pub batch_growth: u64,
-    /// A slow average of what open batches came to, in total; 0 before the first.
+    /// A slow average of what open batches came to, in total.
     pub batch_usual: f64,
 }
 
@@ -54,7 +54,7 @@ impl Strategy for Delayed {
     /// Open batches have no nominal size: the learning rate may follow what they usually come to.
     fn nominal_batch(&self, members: usize) -> f64 {
         match self.batches.shares {
-            Shares::Open if self.batch_usual > 0.0 => self.batch_usual,
+            Shares::Open => self.batch_usual,
             _ => self.batches.nominal(members) as f64,
         }
     }
@@ -65,8 +65,7 @@ const NEWEST: f64 = 0.1;
 
 impl Delayed {
     fn remember(&mut self, samples: f64) {
-        let usual = if self.batch_usual > 0.0 { self.batch_usual } else { samples };
-        self.batch_usual = usual + NEWEST * (samples - usual);
+        self.batch_usual += NEWEST * (samples - self.batch_usual);
     }
 
     fn base(&self, worker: &Worker) -> Share {

@@ -115,8 +115,10 @@ impl LedgerCheck {
         let account = match self.manner {
             Manner::Together => {
                 // All hold the same; if not, the worst account is the verdict.
-                let accounts = self.at_end.iter();
-                accounts.min_by_key(|account| account.spans.len()).cloned().unwrap_or_default()
+                let worst = self.at_end.iter().min_by_key(|account| account.spans.len());
+                // A run that was given up has no end: the most advanced tells how far it came.
+                let farthest = || self.by_worker.values().max_by_key(|account| account.spans.len());
+                worst.or_else(farthest).cloned().unwrap_or_default()
             }
             Manner::Apart => self.by_worker.values().fold(Account::default(), |mut all, one| {
                 all.apply(&one.spans);

@@ -10,7 +10,7 @@ use super::shares::Speeds;
 
 /// How much of the work each worker gets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Shares {
     Even,
     /// In proportion to measured speed. `smoothing` is the weight of the newest measurement.

@@ -17,7 +17,7 @@ pub struct Clock {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Period {
     Constant {
         steps: u64,
@@ -45,6 +45,7 @@ pub enum Period {
 /// Jiang and Agrawal 2020 (ADPSGD): a first phase measures the replicas' variance per learning rate
 /// at a fixed period, and from then on the period holds it there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Adaptive {
     pub steps_first: u64,
     #[serde(default = "steps_max_default")]
