@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use paceline::job::threads::{ThreadSetting, Trained, train};
+use paceline::learn::{Batch, Gradient, Model, Noise, Quadratic, Score, Scratch};
 use paceline::runtime::journal::fingerprint;
 use paceline::runtime::{Replay, WorkerId};
-use paceline::{Job, Line, Prepared, Reader, Record, Scenario, recipes, simulate};
+use paceline::{Job, Line, Prepared, Reader, Record, Scenario, Task, recipes, simulate};
 
 fn job(strategy: &str) -> Prepared {
     let job = Job { strategy: strategy.into(), epochs: 2.0, seed: 5, ..Job::default() };
@@ -123,5 +124,44 @@ impl Reader for StopAfter {
         if self.lines == 0 {
             self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         }
+    }
+}
+
+/// Panics at some sample; otherwise a model like any other.
+struct Faulty(Quadratic);
+
+impl Model for Faulty {
+    fn params(&self) -> usize {
+        self.0.params()
+    }
+
+    fn initial(&self, seed: u64) -> Vec<f32> {
+        self.0.initial(seed)
+    }
+
+    fn gradient(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch, into: &mut Gradient) {
+        assert!(!batch.keys.iter().any(|key| key % 97 == 0), "this model is faulty on purpose");
+        self.0.gradient(params, batch, scratch, into);
+    }
+
+    fn evaluate(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Score {
+        self.0.evaluate(params, batch, scratch)
+    }
+}
+
+#[test]
+fn a_model_that_panics_ends_the_run_with_a_sentence_and_does_not_hang_it() {
+    for strategy in ["ssgd", "abs", "gossip-pull", "async"] {
+        let model = Arc::new(Faulty(Quadratic { curvature: vec![0.5; 4], noise: 0.1 }));
+        let task =
+            Task { model, train: Arc::new(Noise { len: 500 }), test: Arc::new(Noise { len: 1 }) };
+        let job = Job { strategy: strategy.into(), batch: Some(4), epochs: 2.0, ..Job::default() };
+        let prepared = job.check(&recipes(), 3, Some(task)).expect("the job is sound");
+
+        let setting = ThreadSetting::default();
+        let failed = train(&prepared, setting, Arc::new(AtomicBool::new(false)), vec![]).err();
+
+        let sentence = failed.expect("it cannot end well").to_string();
+        assert!(sentence.contains("could not go on"), "{strategy}: {sentence}");
     }
 }

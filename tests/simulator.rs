@@ -100,3 +100,45 @@ fn abs_sgd_waits_for_nobody() {
 ";
     assert_eq!(format!("\n{}", picture("abs")), expected, "\n{}", picture("abs"));
 }
+
+#[test]
+fn a_job_whose_workers_are_all_lost_starts_over_and_says_what_that_cost() {
+    for recipe in recipes() {
+        let mut scenario = Scenario { workers: 2, ..Scenario::default() };
+        let prepared = prepare(&recipe.name, 2);
+        let calm = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").outcome;
+        let at = 0.9 * calm.seconds();
+        scenario.crashes =
+            (0..2).map(|worker| Crash { worker, at, back_after: Some(0.1) }).collect();
+
+        let outcome = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").outcome;
+
+        let (name, total) = (&recipe.name, prepared.plan.samples_total);
+        let ledger = outcome.ledger;
+        assert_eq!((ledger.done, ledger.lost, ledger.repeated), (total, 0, 0), "{name}");
+        assert!(outcome.samples_wasted > total / 2, "{name}: {}", outcome.samples_wasted);
+        let apart = (outcome.loss - calm.loss).abs();
+        assert!(apart < 0.25, "{name}: loss {} in calm, {}", calm.loss, outcome.loss);
+    }
+}
+
+#[test]
+fn numbers_that_no_cluster_has_are_refused() {
+    type Change = fn(&mut Scenario);
+    let set: [(&str, Change); 8] = [
+        ("seconds_per_sample", |s| s.compute.seconds_per_sample = 1e300),
+        ("relative", |s| s.compute.relative = vec![1e200]),
+        ("network.bytes_per_second", |s| s.network.bytes_per_second = 1e-300),
+        ("patience", |s| s.coordinator.patience = f64::INFINITY),
+        ("latency", |s| s.network.latency = f64::NAN),
+        ("jitter_every", |s| s.compute.jitter_every = 1e-12),
+        ("workers", |s| s.workers = 2_000_000),
+        ("relative", |s| s.compute.relative = vec![-1.0]),
+    ];
+    for (field, change) in set {
+        let mut scenario = Scenario::default();
+        change(&mut scenario);
+        let sentence = scenario.check().expect_err(field);
+        assert!(sentence.contains(field) && sentence.contains("give"), "{sentence}");
+    }
+}

@@ -103,9 +103,12 @@ pub struct ThreadsFlag {
     threads: Option<NonZero<usize>>,
 }
 
+/// More threads than this help nobody, and the result does not depend on them.
+const THREADS_MAX: usize = 256;
+
 impl ThreadsFlag {
     pub fn count(&self) -> usize {
         let cores = std::thread::available_parallelism();
-        self.threads.or(cores.ok()).map_or(1, NonZero::get)
+        self.threads.or(cores.ok()).map_or(1, NonZero::get).min(THREADS_MAX)
     }
 }

@@ -98,6 +98,12 @@ impl Reader for Account {
                 self.steps += 1;
                 self.rounds = self.rounds.max(*round);
             }
+            Record::StartedOver => {
+                self.samples = 0;
+                self.applied.clear();
+                self.scores.clear();
+                self.curve = Curve::new(self.samples_per_epoch);
+            }
             Record::Over => self.over = Some(line.at),
             Record::RolledBack { samples, .. } => self.samples_rolled_back += samples,
             Record::Settled { who, adopted: Some(source), .. } => {

@@ -79,7 +79,7 @@ impl<'a> Observer<'a> {
             return ControlFlow::Break(());
         }
         let epochs = self.account.samples / self.account.samples_per_epoch.max(1);
-        if self.epochs_scored < epochs {
+        if self.epochs_scored != epochs {
             self.epochs_scored = epochs;
             self.score(line.at);
         }

@@ -42,6 +42,12 @@ pub fn train(
             "speeds: {speed} is no speed: give numbers above zero"
         )));
     }
+    let fastest = setting.speeds.iter().copied().fold(0.0, f64::max);
+    if let Some(slow) = setting.speeds.iter().find(|speed| fastest / **speed > RATIO_MAX) {
+        return Err(Failure::Usage(format!(
+            "speeds: {fastest} is more than {RATIO_MAX} times {slow}: nobody would wait for that"
+        )));
+    }
     let manner = prepared.strategy().manner();
     let compute = prepared.task.compute(prepared.plan.seed);
     let pace = pace(prepared, &setting.speeds);
@@ -75,6 +81,9 @@ pub fn train(
     Ok(Trained { outcome, params })
 }
 
+/// How many times faster than another a worker may be emulated.
+const RATIO_MAX: f64 = 10_000.0;
+
 type Worker = JoinHandle<Result<(), String>>;
 
 fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker {
@@ -90,7 +99,7 @@ fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker {
                 &mut |_| ControlFlow::Continue(()),
             );
             match ended {
-                Err(Halt::Stuck(stuck)) => Err(stuck.to_string()),
+                Err(Halt::Stuck(stuck)) => Err(format!("worker {id} could not go on: {stuck}")),
                 _ => Ok(()),
             }
         })

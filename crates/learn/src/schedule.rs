@@ -46,6 +46,11 @@ impl Schedule {
         (shaped * warmth) as f32
     }
 
+    /// The fraction of the job's samples over which the rate rises, before it stays or falls.
+    pub fn rise(&self) -> f64 {
+        if self.shape == Shape::OneCycle { 0.3 } else { self.warm_up }
+    }
+
     pub fn check(&self) -> Result<(), String> {
         let in_unit = |name: &str, value: f64| match (0.0..=1.0).contains(&value) {
             true => Ok(()),

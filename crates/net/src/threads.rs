@@ -93,31 +93,29 @@ impl Hub {
     }
 
     pub fn hello(&self, me: WorkerId) {
-        let decisions = self.state().coordinator.on(self.start.elapsed(), Sign::Hello(me));
-        self.tell(decisions);
+        self.decide(|coordinator, now| coordinator.on(now, Sign::Hello(me)));
     }
 
     /// A worker's thread has died.
     pub fn lost(&self, me: WorkerId) {
         self.state().inboxes.remove(&me);
-        let decisions = self.state().coordinator.on(self.start.elapsed(), Sign::Lost(me));
-        self.tell(decisions);
+        self.decide(|coordinator, now| coordinator.on(now, Sign::Lost(me)));
     }
 
     /// The user wishes the job to end after this round.
     pub fn stop(&self) {
-        let decisions =
-            self.state().coordinator.hear(self.start.elapsed(), WorkerId(0), Word::Stop);
-        self.tell(decisions);
+        self.decide(|coordinator, now| coordinator.hear(now, WorkerId(0), Word::Stop));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
     }
 
-    fn tell(&self, events: Vec<Event>) {
-        let state = self.state();
-        for event in events {
+    /// The coordinator decides, and all are told before it can decide anything else: everyone hears
+    /// of its decisions in their order.
+    fn decide(&self, decision: impl FnOnce(&mut Coordinator, Duration) -> Vec<Event>) {
+        let mut state = self.state();
+        for event in decision(&mut state.coordinator, self.start.elapsed()) {
             let to = match &event {
                 Event::ViewChanged { to, .. }
                 | Event::Leased { to, .. }
@@ -185,14 +183,29 @@ fn gradients(
     done: Sender<Event>,
 ) {
     let mut desk = Desk::default();
+    let _guard = PanicGuard { me, done: done.clone() };
     for (ticket, params, spans) in work {
         let since = Instant::now();
         let gradient = compute(&params, &spans, &mut desk);
-        let end = since + pace * u32::try_from(spans.len()).unwrap_or(u32::MAX);
+        let end = since + pace.saturating_mul(u32::try_from(spans.len()).unwrap_or(u32::MAX));
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         drop(params);
         if done.send(Event::Computed { to: me, ticket, gradient }).is_err() {
             return;
+        }
+    }
+}
+
+/// Tells the worker when its model panics, for it would wait for that gradient forever.
+struct PanicGuard {
+    me: WorkerId,
+    done: Sender<Event>,
+}
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            drop(self.done.send(Event::Crashed { who: self.me }));
         }
     }
 }
@@ -215,7 +228,8 @@ impl Cluster for ThreadCluster {
     fn submit(&mut self, by: WorkerId, action: Action) {
         match action {
             Action::Compute { ticket, params, spans, .. } => {
-                self.computing.send((ticket, params, spans)).expect("the gradient's thread lives");
+                // If the gradient's thread has died, its last word is already in the inbox.
+                drop(self.computing.send((ticket, params, spans)));
             }
             Action::Exchange { ticket, view, number, entry } => {
                 self.hub.meet(by, (view, number), (ticket, entry));
@@ -237,15 +251,14 @@ impl Cluster for ThreadCluster {
             }
             Action::Tell(word) => {
                 self.ended |= word == Word::Gone;
-                let now = self.now();
-                let decisions = self.hub.state().coordinator.hear(now, by, word);
-                self.hub.tell(decisions);
+                self.hub.decide(|coordinator, now| coordinator.hear(now, by, word));
             }
         }
     }
 
     fn next(&mut self) -> Option<Event> {
-        self.inbox.recv().ok()
+        // Nothing can happen to a worker whose gradients have no thread any more.
+        self.inbox.recv().ok().filter(|event| !matches!(event, Event::Crashed { .. }))
     }
 
     fn is_over(&self) -> bool {

@@ -8,6 +8,7 @@ use crate::cluster::{Event, Ticket, View, Word, WorkerId};
 use crate::journal::Record;
 use crate::leases::Leases;
 use crate::membership::{Membership, Reason, Sign};
+use crate::spans::Spans;
 
 pub struct Coordinator {
     membership: Membership,
@@ -80,6 +81,11 @@ impl Coordinator {
             }
         }
         if let Some(view) = view {
+            if before.number > 0 && !view.members.iter().any(|member| before.has(*member)) {
+                // Nobody is left who has learned anything: every sample must be learned again.
+                self.leases.restored(Spans::new());
+                events.push(Event::Recorded { record: Record::StartedOver });
+            }
             if self.center_applies && before.number > 0 && before.first() != view.first() {
                 self.leases.center_lost();
             }

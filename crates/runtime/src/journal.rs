@@ -133,6 +133,8 @@ pub enum Record {
         round: u64,
         adopted: Option<WorkerId>,
     },
+    /// All who had learned anything are gone: what was applied is lost with them, and is learned again.
+    StartedOver,
     /// A new server took the newest surviving copy of the center.
     Restored {
         who: WorkerId,
@@ -216,9 +218,39 @@ impl<'a> Journal<'a> {
     }
 }
 
+impl Record {
+    /// The kind as a number, for hashes: a new kind gets a new number, wherever it stands in the enum.
+    fn tag(&self) -> u8 {
+        match self {
+            Record::Began { .. } => 0,
+            Record::Started { .. } => 1,
+            Record::Crashed { .. } => 2,
+            Record::Left { .. } => 3,
+            Record::View { .. } => 4,
+            Record::Freed { .. } => 5,
+            Record::Computed { .. } => 6,
+            Record::Entered { .. } => 7,
+            Record::Exchanged { .. } => 8,
+            Record::Sent { .. } => 9,
+            Record::Waited { .. } => 10,
+            Record::Applied { .. } => 11,
+            Record::Committed { .. } => 12,
+            Record::RolledBack { .. } => 13,
+            Record::Settled { .. } => 14,
+            Record::StartedOver => 15,
+            Record::Restored { .. } => 16,
+            Record::Note { .. } => 17,
+            Record::Scored { .. } => 18,
+            Record::Over => 19,
+            Record::Finished { .. } => 20,
+            Record::Thinned { .. } => 21,
+        }
+    }
+}
+
 impl Hash for Record {
     fn hash<H: Hasher>(&self, h: &mut H) {
-        std::mem::discriminant(self).hash(h);
+        self.tag().hash(h);
         match self {
             Record::Began { version, seed, samples_total, .. } => {
                 (version, seed, samples_total).hash(h);
@@ -247,7 +279,7 @@ impl Hash for Record {
                 (samples, loss.to_bits(), accuracy.to_bits()).hash(h);
             }
             Record::Finished { who, rounds, fingerprint } => (who, rounds, fingerprint).hash(h),
-            Record::Over => {}
+            Record::Over | Record::StartedOver => {}
             Record::Thinned { keeping_one_in } => keeping_one_in.hash(h),
         }
     }

@@ -128,6 +128,8 @@ pub struct Worker {
     updates: u32,
     lease: Option<Ticket>,
     computed: u64,
+    /// The base batch of open batches: the most that was drawn at a time.
+    lane_batch: u64,
     applied: Vec<Record>,
 }
 
@@ -169,6 +171,7 @@ impl Worker {
             updates: 0,
             lease: None,
             computed: 0,
+            lane_batch: 1,
             applied: Vec::new(),
         }
     }
@@ -216,7 +219,7 @@ impl Worker {
     }
 
     pub fn is_warming_up(&self) -> bool {
-        (self.samples_seen() as f64) < self.plan.schedule.warm_up * self.plan.samples_total as f64
+        (self.samples_seen() as f64) < self.plan.schedule.rise() * self.plan.samples_total as f64
     }
 
     /// Samples that all members know to be applied.

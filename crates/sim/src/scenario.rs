@@ -273,6 +273,7 @@ impl Scenario {
         if self.workers == 0 {
             return Err("workers = 0: a cluster needs at least one worker".into());
         }
+        few_enough("workers", self.workers)?;
         self.check_compute()?;
         self.check_network()?;
         self.check_faults()
@@ -284,7 +285,7 @@ impl Scenario {
         not_negative("compute.seconds_per_gradient", pace.seconds_per_gradient)?;
         not_negative("compute.seconds_per_param", pace.seconds_per_param)?;
         not_negative("compute.jitter", pace.jitter)?;
-        positive("compute.jitter_every", pace.jitter_every)?;
+        interval("compute.jitter_every", pace.jitter_every)?;
         if pace.relative.is_empty() {
             return Err("compute.relative is empty: give at least one number, e.g. [1.0]".into());
         }
@@ -296,15 +297,16 @@ impl Scenario {
             positive("compute.trace.factor", trace.factor)?;
         }
         if let Some(d) = &pace.disturbance {
-            positive("compute.disturbance.every", d.every)?;
+            interval("compute.disturbance.every", d.every)?;
             chance("compute.disturbance.chance", d.chance)?;
             positive("compute.disturbance.factor", d.factor.0)?;
+            positive("compute.disturbance.factor", d.factor.1)?;
             if d.factor.1 < d.factor.0 || d.lasts.1 < d.lasts.0 || d.lasts.0 == 0 {
                 return Err("compute.disturbance: give the least first, then the most".into());
             }
         }
         if let Some(straggler) = &pace.straggler {
-            positive("compute.straggler.every", straggler.every)?;
+            interval("compute.straggler.every", straggler.every)?;
             positive("compute.straggler.factor", straggler.factor)?;
         }
         Ok(())
@@ -342,16 +344,20 @@ impl Scenario {
             not_negative("crash.back_after", crash.back_after.unwrap_or(0.0))?;
         }
         self.leaves.iter().try_for_each(|leave| not_negative("leave.at", leave.at))?;
-        self.joins.iter().try_for_each(|join| not_negative("join.at", join.at))?;
+        for join in &self.joins {
+            not_negative("join.at", join.at)?;
+            few_enough("join.workers", join.workers)?;
+        }
         for size in &self.sizes {
             not_negative("size.at", size.at)?;
+            few_enough("size.workers", size.workers)?;
             if size.workers == 0 {
                 return Err("size.workers = 0: at least one worker must stay".into());
             }
         }
         self.cuts.iter().try_for_each(|cut| during("cut", cut.from, cut.to))?;
         if let Some(churn) = &self.churn {
-            positive("churn.lifetime_mean", churn.lifetime_mean)?;
+            interval("churn.lifetime_mean", churn.lifetime_mean)?;
             not_negative("churn.back_after_mean", churn.back_after_mean)?;
             chance("churn.leave_chance", churn.leave_chance)?;
             if churn.members_min == 0 {
@@ -362,11 +368,34 @@ impl Scenario {
     }
 }
 
+/// Nothing in a cluster is shorter, slower or larger than this.
+const LEAST: f64 = 1e-9;
+const MOST: f64 = 1e15;
+/// More workers than anybody has simulated.
+const WORKERS_MAX: u32 = 100_000;
+
 fn positive(field: &str, value: f64) -> Result<(), String> {
-    if value.is_finite() && value > 0.0 {
+    if (LEAST..=MOST).contains(&value) {
         return Ok(());
     }
-    Err(format!("{field} = {value}: give a number above zero"))
+    let range =
+        if value > 0.0 { format!(" from {LEAST:e} to {MOST:e}") } else { " above zero".into() };
+    Err(format!("{field} = {value}: give a number{range}"))
+}
+
+/// Intervals and lifetimes: shorter ones than a microsecond only cost time.
+fn interval(field: &str, value: f64) -> Result<(), String> {
+    if (1e-6..=MOST).contains(&value) {
+        return Ok(());
+    }
+    Err(format!("{field} = {value}: give at least a microsecond, 1e-6"))
+}
+
+fn few_enough(field: &str, workers: u32) -> Result<(), String> {
+    if workers <= WORKERS_MAX {
+        return Ok(());
+    }
+    Err(format!("{field} = {workers}: give at most {WORKERS_MAX}"))
 }
 
 fn not_negative(field: &str, value: f64) -> Result<(), String> {
@@ -394,5 +423,6 @@ fn during(field: &str, from: f64, to: f64) -> Result<(), String> {
 }
 
 pub(crate) fn seconds(value: f64) -> Duration {
-    Duration::from_secs_f64(value)
+    // Thirty years: longer than any run, and short enough to be added up.
+    Duration::from_secs_f64(value.clamp(0.0, 1e9))
 }

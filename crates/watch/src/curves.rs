@@ -22,6 +22,8 @@ pub struct Curves {
     samples: u64,
     /// Where all exchange together: the samples in each worker's replica.
     counts: BTreeMap<WorkerId, u64>,
+    /// Samples applied before the job had to start over; they count again.
+    before: u64,
     /// Workers whose samples went back to the coordinator; what they say no longer counts.
     freed: BTreeSet<WorkerId>,
     loss: Series,
@@ -38,6 +40,7 @@ impl Default for Curves {
             keeping_one_in: 1,
             samples: 0,
             counts: BTreeMap::new(),
+            before: 0,
             freed: BTreeSet::new(),
             loss: Series::new(1),
             accuracy: Series::new(1),
@@ -87,7 +90,7 @@ impl Curves {
         if !self.together {
             return if self.freed.contains(&who) { 0 } else { samples };
         }
-        let count = self.counts.entry(who).or_default();
+        let count = self.counts.entry(who).or_insert(self.before);
         *count += samples;
         count.saturating_sub(self.samples)
     }
@@ -121,6 +124,10 @@ impl Reader for Curves {
             Record::Settled { who, adopted: Some(giver), .. } => {
                 let count = self.counts.get(giver).copied().unwrap_or(0);
                 self.counts.insert(*who, count);
+            }
+            Record::StartedOver => {
+                self.before = self.samples;
+                self.counts.clear();
             }
             Record::Freed { who, .. } => {
                 self.freed.insert(*who);

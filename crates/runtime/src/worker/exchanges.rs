@@ -72,7 +72,9 @@ impl Worker {
         let ledger = &mut self.state.agreed.ledger;
         let spans = ledger.advance_lanes(&counts);
         // What a round took is what the next one is expected to take.
-        let appetites: Vec<_> = counts.iter().map(|(who, count)| (*who, 1.max(*count))).collect();
+        let base = self.lane_batch;
+        let appetites: Vec<_> =
+            counts.iter().map(|(who, count)| (*who, base.max(*count))).collect();
         ledger.fill_lanes(&appetites);
         self.state.drawn -= sum.tails[self.rank()].samples;
         spans

@@ -59,6 +59,7 @@ impl Worker {
     pub async fn push(&mut self, mine: Mine) -> Result<Arc<Vector>> {
         let Mine { gradient, spans, version, .. } = mine;
         let (samples, loss_sum) = (gradient.samples, gradient.loss_sum);
+        let residual = self.state.residual.clone();
         let payload = self.encode(gradient.sum);
         let tail = Tail { version, samples, loss_sum, ..Tail::default() };
         let letter = Letter::Push { payload, tail, spans: spans.clone() };
@@ -68,6 +69,8 @@ impl Worker {
                 Ok(params)
             }
             Err(interrupt) => {
+                // What nobody received was not sent.
+                self.state.residual = residual;
                 self.give_back(spans);
                 Err(interrupt)
             }

@@ -44,6 +44,7 @@ impl Worker {
     }
 
     fn draw(&mut self, samples: u64) -> Spans {
+        self.lane_batch = self.lane_batch.max(samples);
         let ledger = &mut self.state.agreed.ledger;
         if ledger.lane(self.id).is_none() {
             // Nobody knows yet how long a sum lasts; too much is better than to run dry.

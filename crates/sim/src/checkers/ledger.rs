@@ -77,6 +77,7 @@ impl Reader for LedgerCheck {
                     account.spans.subtract(&struck);
                 }
             }
+            Record::StartedOver => self.start_over(),
             Record::Restored { version, .. } if self.manner == Manner::Central => {
                 let kept = self.center.partition_point(|(applied, _)| applied <= version);
                 self.wasted += self.center.drain(kept..).map(|(_, spans)| spans.len()).sum::<u64>();
@@ -92,6 +93,18 @@ impl Reader for LedgerCheck {
 }
 
 impl LedgerCheck {
+    /// What was applied so far is in no living replica.
+    fn start_over(&mut self) {
+        let by_worker = self.by_worker.values().map(|account| account.spans.len());
+        self.wasted += match self.manner {
+            Manner::Together => by_worker.max().unwrap_or(0),
+            Manner::Apart => by_worker.sum(),
+            Manner::Central => self.center.iter().map(|(_, spans)| spans.len()).sum(),
+        };
+        self.by_worker.clear();
+        self.center.clear();
+    }
+
     fn apply(&mut self, who: WorkerId, version: u64, spans: &Spans) {
         if self.void.contains(&who) {
             self.wasted += spans.len();
