@@ -143,9 +143,10 @@ fn numbers_that_make_no_sense_are_refused() {
                 "target_loss and target_accuracy: give one of them",
             ),
             (
-                "simulate --workers 100000000",
-                "100000000 workers x batch 16 is more than the job's 28740 samples: lower the batch or give more epochs",
+                "simulate --workers 50000",
+                "50000 workers x batch 16 is more than the job's 28740 samples: lower the batch or give more epochs",
             ),
+            ("simulate --workers 100000000", "workers = 100000000: give at most 100000"),
             (
                 "simulate --batch -3",
                 "invalid value '-3' for '--batch <B>': invalid digit found in string\n\nFor more information, try '--help'.",
