@@ -23,6 +23,10 @@ pub fn sum(parts: &[&Payload], dice: &mut Dice) -> Vector {
     let mut total = first.blank();
     for j in 0..n {
         let range = chunk(total.len(), n, j);
+        if range.is_empty() {
+            // More members than numbers: most have nothing to sum.
+            continue;
+        }
         let into = &mut total[range.clone()];
         for k in 0..n {
             let rank = if matches!(first, Payload::Dense(_)) { (j + 1 + k) % n } else { k };

@@ -80,7 +80,9 @@ impl Batches {
                 self.speeds.shares(&ids, total)
             }
             Shares::Even | Shares::Open => {
-                (0..n).map(|rank| total / n + u64::from(rank < total % n)).collect()
+                let mut shares = vec![total / n; members.len()];
+                shares[..(total % n) as usize].iter_mut().for_each(|share| *share += 1);
+                shares
             }
         }
     }
