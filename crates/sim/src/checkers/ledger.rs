@@ -133,11 +133,17 @@ impl LedgerCheck {
                 let farthest = || self.by_worker.values().max_by_key(|account| account.spans.len());
                 worst.or_else(farthest).cloned().unwrap_or_default()
             }
-            Manner::Apart => self.by_worker.values().fold(Account::default(), |mut all, one| {
-                all.apply(&one.spans);
-                all.repeated += one.repeated;
+            Manner::Apart => {
+                let repeated = self.by_worker.values().map(|account| account.repeated).sum();
+                let accounts = self.by_worker.values();
+                let mut intervals: Vec<(u64, u64)> =
+                    accounts.flat_map(|account| account.spans.intervals()).copied().collect();
+                // In order, for each then goes to the end of what is there already.
+                intervals.sort_unstable();
+                let mut all = Account { repeated, ..Account::default() };
+                intervals.into_iter().for_each(|(from, to)| all.apply(&Spans::one(from, to)));
                 all
-            }),
+            }
             Manner::Central => {
                 let mut all = Account::default();
                 self.center.iter().for_each(|(_, spans)| all.apply(spans));
