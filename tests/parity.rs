@@ -63,13 +63,12 @@ fn recipes_that_read_the_clock_give_the_same_bits_when_its_readings_are_replayed
         let mut recorder = Recorder::default();
         let real = on_threads(&prepared, &[1.0, 1.0, 2.0, 4.0], vec![&mut recorder]);
 
-        let samples = |round| {
+        let even = |round| {
             let of = |who| recorder.0.entries.get(&(WorkerId(who), round)).map_or(0, |e| e.0);
-            (0..4).map(of).collect::<Vec<u64>>()
+            (1..4).all(|who| of(who) == of(0))
         };
-        let last =
-            recorder.0.entries.keys().map(|(_, round)| *round).max().expect("rounds") * 3 / 4;
-        assert_ne!(samples(last)[0], samples(last)[3], "{name}: speeds made no difference");
+        let mut rounds = recorder.0.entries.keys().map(|(_, round)| *round);
+        assert!(rounds.any(|round| !even(round)), "{name}: speeds made no difference");
         let prepared = prepared.replaying(recorder.0);
         let simulated = simulate(&prepared, &uneven(), 1, vec![]).expect("it ends");
 
