@@ -2,8 +2,10 @@
 
 pub mod account;
 pub mod choices;
+pub mod data;
 pub mod job;
 pub mod journal_file;
+pub mod models;
 pub mod observe;
 pub mod outcome;
 pub mod recipes;

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use paceline_learn::{
-    Batch, Dataset, Gradient, Mlp, Model, Noise, Order, Quadratic, Score, Softmax, blobs, digits,
-};
+use paceline_learn::{Batch, Dataset, Gradient, Model, Order, Score};
 use paceline_runtime::cluster::{Compute, Desk};
 
-use crate::recipes::unknown;
+use crate::{data, models};
 
 /// A model, what it learns from, and what it is judged by.
 #[derive(Clone)]
@@ -17,46 +15,18 @@ pub struct Task {
     pub test: Arc<dyn Dataset>,
 }
 
-pub const MODELS: [&str; 3] = ["mlp", "softmax", "quadratic"];
-pub const DATA: [&str; 3] = ["digits", "blobs", "noise"];
-
 /// Largest batch that goes through a model at once.
 const MICRO_BATCH_MAX: usize = 256;
 
 impl Task {
     pub fn named(model: &str, data: &str, seed: u64) -> Result<Task, String> {
-        let (train, test): (Arc<dyn Dataset>, Arc<dyn Dataset>) = match data {
-            "digits" => {
-                let (train, test) = digits();
-                (Arc::new(train), Arc::new(test))
-            }
-            "blobs" => {
-                // The same centers for both sets, other points around them.
-                let all = blobs(2_500, 16, 4, seed, 0.5);
-                let (train, test) = split(all, 2_000);
-                (Arc::new(train), Arc::new(test))
-            }
-            "noise" => (Arc::new(Noise { len: 2_000 }), Arc::new(Noise { len: 1 })),
-            name => {
-                let list = format!("there are {}", DATA.join(", "));
-                return Err(unknown("data set", name, DATA.into_iter(), &list));
-            }
-        };
-        let (features, classes) = (train.features(), train.classes());
+        let (train, test) = data::named(data, seed)?;
         if (model == "quadratic") != (data == "noise") {
             return Err(format!(
                 "the model quadratic and the data set noise belong together: {model} cannot learn {data}"
             ));
         }
-        let model: Arc<dyn Model> = match model {
-            "mlp" => Arc::new(Mlp { features, hidden: vec![32], classes }),
-            "softmax" => Arc::new(Softmax { features, classes }),
-            "quadratic" => Arc::new(Quadratic { curvature: vec![1.0; 16], noise: 0.1 }),
-            name => {
-                let list = format!("there are {}", MODELS.join(", "));
-                return Err(unknown("model", name, MODELS.into_iter(), &list));
-            }
-        };
+        let model = models::named(model, train.as_ref())?;
         Ok(Task { model, train, test })
     }
 
@@ -91,18 +61,4 @@ impl Task {
         }
         score
     }
-}
-
-fn split(
-    all: paceline_learn::Table,
-    train: usize,
-) -> (paceline_learn::Table, paceline_learn::Table) {
-    let features = all.features;
-    let part = |from: usize, to: usize| paceline_learn::Table {
-        features,
-        classes: all.classes,
-        inputs: all.inputs[from * features..to * features].to_vec(),
-        labels: all.labels[from..to].to_vec(),
-    };
-    (part(0, train), part(train, all.labels.len()))
 }

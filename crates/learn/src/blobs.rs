@@ -1,6 +1,6 @@
 //! Made-up data: clouds of points around a center per class, and rows of nothing.
 
-use crate::dataset::{Dataset, Table};
+use crate::dataset::{Dataset, Extent, Table};
 use crate::dice::Dice;
 
 /// Points around one center per class, in turn; centers are normal with variance 1 per feature, and
@@ -21,7 +21,7 @@ pub fn blobs(samples: usize, features: usize, classes: usize, seed: u64, spread:
         inputs.extend(center.iter().map(|center| center + spread * dice.normal() as f32));
     }
     let labels = (0..samples).map(|sample| (sample % classes) as u32).collect();
-    Table { features, classes, inputs, labels }
+    Table { extent: Extent::row(features), classes, inputs, labels }
 }
 
 /// Rows without features: data for the quadratic, where only a sample's key matters.

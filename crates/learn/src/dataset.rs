@@ -1,5 +1,7 @@
 //! Labeled rows of numbers, and the batches read from them.
 
+use serde::{Deserialize, Serialize};
+
 use crate::dice::mix;
 
 /// Rows of numbers with a label. Reading is pure: the same index and epoch give the same row.
@@ -14,8 +16,36 @@ pub trait Dataset: Send + Sync {
 
     fn classes(&self) -> usize;
 
+    /// How the features of a row lie: images say so, everything else is a plain row.
+    fn extent(&self) -> Extent {
+        Extent::row(self.features())
+    }
+
     /// Fills `into` with one row and gives its label; the epoch is there for augmentation.
     fn read(&self, index: u64, epoch: u64, into: &mut [f32]) -> u32;
+}
+
+/// The shape of a row: an image's pixels row by row, its channels last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    pub height: usize,
+    pub width: usize,
+    pub channels: usize,
+}
+
+impl Extent {
+    /// A plain row of numbers.
+    pub fn row(features: usize) -> Extent {
+        Extent { height: 1, width: 1, channels: features }
+    }
+
+    pub fn len(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// The samples of one gradient, row after row.
@@ -63,7 +93,7 @@ impl Batch {
 /// A data set in memory: built in, or one's own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    pub features: usize,
+    pub extent: Extent,
     pub classes: usize,
     pub inputs: Vec<f32>,
     pub labels: Vec<u32>,
@@ -102,7 +132,7 @@ impl Table {
                 inputs[at]
             ));
         }
-        Ok(Table { features, classes, inputs, labels })
+        Ok(Table { extent: Extent::row(features), classes, inputs, labels })
     }
 }
 
@@ -112,16 +142,20 @@ impl Dataset for Table {
     }
 
     fn features(&self) -> usize {
-        self.features
+        self.extent.len()
     }
 
     fn classes(&self) -> usize {
         self.classes
     }
 
+    fn extent(&self) -> Extent {
+        self.extent
+    }
+
     fn read(&self, index: u64, _epoch: u64, into: &mut [f32]) -> u32 {
-        let index = index as usize;
-        into.copy_from_slice(&self.inputs[index * self.features..][..self.features]);
+        let (index, features) = (index as usize, into.len());
+        into.copy_from_slice(&self.inputs[index * features..][..features]);
         self.labels[index]
     }
 }

@@ -1,6 +1,6 @@
 //! Handwritten digits, built in: small enough to ship, real enough to overfit.
 
-use crate::dataset::Table;
+use crate::dataset::{Extent, Table};
 
 const PIXELS: usize = 64;
 const CLASSES: usize = 10;
@@ -16,7 +16,12 @@ const MEAN: f32 = 0.3;
 ///
 /// The split is fixed: every fifth image, from the first on, is for testing. Nothing is shuffled.
 pub fn digits() -> (Table, Table) {
-    let empty = Table { features: PIXELS, classes: CLASSES, inputs: vec![], labels: vec![] };
+    let empty = Table {
+        extent: Extent { height: 8, width: 8, channels: 1 },
+        classes: CLASSES,
+        inputs: vec![],
+        labels: vec![],
+    };
     let (mut train, mut test) = (empty.clone(), empty);
     for (index, image) in IMAGES.chunks_exact(PIXELS + 1).enumerate() {
         let table = if index % 5 == 0 { &mut test } else { &mut train };
@@ -46,7 +51,8 @@ mod tests {
             let mean = table.inputs.iter().sum::<f32>() / table.inputs.len() as f32;
             assert!(mean.abs() < 0.01, "{mean}");
 
-            let Table { features, classes, inputs, labels } = table;
+            let features = table.features();
+            let Table { classes, inputs, labels, .. } = table;
             Table::new(features, classes, inputs, labels).unwrap();
         }
     }

@@ -17,7 +17,7 @@ pub mod schedule;
 pub mod vector;
 
 pub use blobs::{Noise, blobs};
-pub use dataset::{Batch, Dataset, Table};
+pub use dataset::{Batch, Dataset, Extent, Table};
 pub use dice::{Dice, mix};
 pub use digits::digits;
 pub use gradient::Gradient;
