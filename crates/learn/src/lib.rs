@@ -3,12 +3,14 @@
 
 pub mod blobs;
 pub mod dataset;
+mod dense_loops;
 pub mod dice;
 pub mod digits;
 pub mod gradient;
-mod kernels;
+pub mod kernels;
 pub mod mlp;
 pub mod model;
+pub mod net;
 pub mod optimizer;
 pub mod order;
 pub mod quadratic;
@@ -22,7 +24,9 @@ pub use dice::{Dice, mix};
 pub use digits::digits;
 pub use gradient::Gradient;
 pub use mlp::{Mlp, Softmax};
+pub use kernels::Path;
 pub use model::{Model, Score, Scratch};
+pub use net::Net;
 pub use optimizer::{Optimizer, OptimizerState, Rule};
 pub use order::Order;
 pub use quadratic::Quadratic;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::dataset::Batch;
 use crate::dice::Dice;
 use crate::gradient::Gradient;
-use crate::kernels::{self, Shape};
+use crate::dense_loops::{self as kernels, Shape};
 use crate::model::{Model, Score, Scratch};
 use crate::vector::Vector;
 

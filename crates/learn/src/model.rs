@@ -30,6 +30,16 @@ pub trait Model: Send + Sync {
 
     fn evaluate(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Score;
 
+    /// Largest batch that it takes at once; larger ones come in parts.
+    fn micro_batch_max(&self) -> usize {
+        256
+    }
+
+    /// What the model says of each sample: a number per class, row after row.
+    fn outputs(&self, _params: &[f32], _batch: &Batch, _scratch: &mut Scratch) -> Vec<f32> {
+        Vec::new()
+    }
+
     /// The parts of a replica that weight decay leaves alone, ascending: biases and norms, and
     /// always the buffers.
     fn undecayed(&self) -> Vec<Range<usize>> {
@@ -67,6 +77,8 @@ impl Score {
 #[derive(Debug, Default)]
 pub struct Scratch {
     buffers: Vec<Vec<f32>>,
+    arena: Vec<f32>,
+    stamp: u64,
 }
 
 impl Scratch {
@@ -81,6 +93,20 @@ impl Scratch {
             count += 1;
         }
         &mut self.buffers[..count]
+    }
+
+    /// One piece of memory at the start of a cache line. It is zero at first, and again when the stamp
+    /// is another than at the last use.
+    pub fn arena(&mut self, len: usize, stamp: u64) -> &mut [f32] {
+        const LINE: usize = 64;
+        let slack = LINE / size_of::<f32>();
+        if self.stamp != stamp || self.arena.len() < len + slack {
+            self.stamp = stamp;
+            self.arena.clear();
+            self.arena.resize(len + slack, 0.0);
+        }
+        let start = self.arena.as_ptr().align_offset(LINE).min(slack);
+        &mut self.arena[start..start + len]
     }
 }
 

@@ -1,0 +1,51 @@
+//! The addition of a skipped activation, where no layer before takes it in.
+
+use super::frame::side_by_side;
+use super::layer::{Back, In, Layer, Out, Pass};
+use super::norm::add_rows;
+use crate::dataset::Extent;
+use crate::kernels::loops;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Add {
+    pub relu: bool,
+}
+
+impl Layer for Add {
+    fn extent(&self, from: Extent) -> Extent {
+        from
+    }
+
+    fn forward(&self, pass: &Pass<'_>, x: In<'_>, skip: Option<In<'_>>, y: Out<'_>, _: &mut [f32]) {
+        let skip = skip.expect("there is something to add");
+        let floor = if self.relu { 0.0 } else { f32::NEG_INFINITY };
+        let (starts, len) = side_by_side([x.frame, skip.frame, y.frame], pass.samples);
+        pass.path.run(|| {
+            for [from, other, to] in starts {
+                let sums = x.data[from..from + len].iter().zip(&skip.data[other..other + len]);
+                for (y, (a, b)) in y.data[to..to + len].iter_mut().zip(sums) {
+                    *y = loops::at_least(floor, a + b);
+                }
+            }
+        });
+    }
+
+    fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
+        let Back { y, dy, dx, dskip, .. } = back;
+        pass.path.run(|| {
+            if self.relu {
+                let (starts, len) = side_by_side([dy.frame, y.frame], pass.samples);
+                for [at, out] in starts {
+                    loops::close(&mut dy.data[at..at + len], &y.data[out..out + len]);
+                }
+            }
+            for into in [dx, dskip].into_iter().flatten() {
+                add_rows(&dy, into, pass.samples);
+            }
+        });
+    }
+
+    fn take_relu(&mut self) -> bool {
+        !std::mem::replace(&mut self.relu, true)
+    }
+}

@@ -1,0 +1,311 @@
+//! Convolutions with channels last, and dense layers, which are convolutions of one pixel.
+//!
+//! A row of the window is one run of inputs, for its pixels lie one after the other; so is a row of the
+//! window upon the gradient, on the way back. With a stride, the inputs fall into phases: each phase sees
+//! its own part of the window.
+
+use std::ops::Range;
+
+use super::frame::Frame;
+use super::layer::{Back, In, Into, Layer, Out, Pass};
+use crate::dataset::Extent;
+use crate::dice::Dice;
+use crate::kernels::{Lay, Outer, Path, Places, Start, Sweep, loops};
+
+/// Weights are [window row][window column][input channel][channel], then the biases.
+#[derive(Clone, Debug)]
+pub struct Conv {
+    pub channels: usize,
+    pub size: usize,
+    pub stride: usize,
+    pub pad: usize,
+    pub bias: bool,
+    pub relu: bool,
+    /// Weights start at zero: for convex models.
+    pub zero: bool,
+    /// Scales the initial weights.
+    pub gain: f64,
+    pub inputs: usize,
+}
+
+/// Windows are at most this large.
+const SIZE_MAX: usize = 16;
+
+impl Conv {
+    /// `inputs` are the channels before it.
+    pub fn new(inputs: usize, channels: usize, size: usize, stride: usize) -> Conv {
+        assert!((1..=SIZE_MAX).contains(&size) && stride >= 1, "a window of 1 to 16 pixels");
+        let pad = size / 2;
+        let (bias, relu, zero) = (true, false, false);
+        Conv { channels, size, stride, pad, bias, relu, zero, gain: 1.0, inputs }
+    }
+
+    fn depth(&self) -> usize {
+        self.size * self.size * self.inputs
+    }
+
+    fn weights(&self) -> usize {
+        self.depth() * self.channels
+    }
+
+    /// Where the windows of the outputs lie in the inputs, with the starts of their rows.
+    fn windows(&self, x: Frame, y: Frame, samples: usize) -> (Places, Lay, [usize; SIZE_MAX]) {
+        let mut taps = [0; SIZE_MAX];
+        (0..self.size).for_each(|row| taps[row] = row * x.row());
+        let plain = self.size == 1 && self.stride == 1 && x.pad == 0 && y.pad == 0;
+        if plain {
+            return (y.places(samples), Lay::matrix(self.inputs), taps);
+        }
+        let places =
+            Places { images: samples, rows: y.extent.height, columns: y.extent.width };
+        let beyond = x.pad - self.pad;
+        let lay = Lay {
+            start: beyond * x.row() + beyond * self.inputs,
+            image: x.len(),
+            row: self.stride * x.row(),
+            column: self.stride * self.inputs,
+        };
+        (places, lay, taps)
+    }
+
+    /// The rows (or columns) of the window that inputs at `phase` see, as (first output, window rows from
+    /// the one that the first output sees on).
+    fn phase(&self, phase: usize) -> (isize, impl Iterator<Item = usize> + Clone + use<>) {
+        let (size, stride, pad) = (self.size, self.stride, self.pad);
+        let first = (phase + pad) % stride;
+        let rows = (first..size).step_by(stride);
+        let farthest = rows.clone().last().unwrap_or(0);
+        let from = (phase as isize + pad as isize - farthest as isize) / stride as isize;
+        (from, rows.rev())
+    }
+
+    fn phases(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let stride = self.stride;
+        (0..stride).flat_map(move |row| (0..stride).map(move |column| (row, column)))
+    }
+
+    /// dx <- W^T dy, phase by phase.
+    fn push_back(&self, pass: &Pass<'_>, dy: In<'_>, dx: Into<'_>, packed: &[f32]) {
+        let start = if dx.fresh { Start::Zero } else { Start::Add };
+        let mut packed = packed;
+        for (a, b) in self.phases() {
+            let (from_row, rows) = self.phase(a);
+            let (from_column, columns) = self.phase(b);
+            let (rows, columns) = (rows.count(), columns.count());
+            let run = columns * self.channels;
+            let mut taps = [0; SIZE_MAX];
+            (0..rows).for_each(|row| taps[row] = row * dy.frame.row());
+            let Extent { height, width, .. } = dx.frame.extent;
+            let plain = self.size == 1 && self.stride == 1 && dy.frame.pad + dx.frame.pad == 0;
+            let pad = dy.frame.pad as isize;
+            let at = (pad + from_row) * dy.frame.row() as isize
+                + (pad + from_column) * self.channels as isize;
+            let (places, input_lay, output_lay) = if plain {
+                let places = dx.frame.places(pass.samples);
+                (places, Lay::matrix(self.channels), Lay::matrix(self.inputs))
+            } else {
+                let places = Places {
+                    images: pass.samples,
+                    rows: (height - a).div_ceil(self.stride),
+                    columns: (width - b).div_ceil(self.stride),
+                };
+                let to = dx.frame.lay();
+                let output_lay = Lay {
+                    start: to.at(0, a, b),
+                    row: to.row * self.stride,
+                    column: to.column * self.stride,
+                    ..to
+                };
+                let start = usize::try_from(at).expect("the frame is wide enough");
+                (places, Lay { start, ..dy.frame.lay() }, output_lay)
+            };
+            let nothing = rows * columns == 0;
+            if nothing && !dx.fresh {
+                continue;
+            }
+            let task = Sweep {
+                places,
+                inputs: dy.data,
+                input_lay: if nothing { Lay::matrix(0) } else { input_lay },
+                taps: if nothing { &[] } else { &taps[..rows] },
+                run: if nothing { 0 } else { run },
+                weights: packed,
+                outputs: self.inputs,
+                output_lay,
+                start,
+                relu: false,
+            };
+            pass.path.sweep(&task, dx.data);
+            packed = &packed[pass.path.packed_len(rows * run, self.inputs)..];
+        }
+    }
+
+    fn pack_back(&self, path: Path, weights: &[f32], packed: &mut [f32]) {
+        let (inputs, channels) = (self.inputs, self.channels);
+        let mut packed = packed;
+        for (a, b) in self.phases() {
+            let (rows, columns) = (self.phase(a).1, self.phase(b).1);
+            let run = columns.clone().count() * channels;
+            let depth = rows.clone().count() * run;
+            let (here, rest) = packed.split_at_mut(path.packed_len(depth, inputs));
+            // The window pixel of every part of the depth.
+            let mut pixels = [0; SIZE_MAX * SIZE_MAX];
+            let window = rows.flat_map(|row| columns.clone().map(move |column| (row, column)));
+            for (pixel, (row, column)) in pixels.iter_mut().zip(window) {
+                *pixel = row * self.size + column;
+            }
+            path.run(|| {
+                path.pack(depth, inputs, here, |input, from, into| {
+                    let pixel = pixels[input / channels];
+                    let weights = &weights[(pixel * inputs + from) * channels + input % channels..];
+                    for (to, weight) in into.iter_mut().zip(weights.iter().step_by(channels)) {
+                        *to = *weight;
+                    }
+                });
+            });
+            packed = rest;
+        }
+    }
+
+    /// Length of the packed weights of the way there; those of the way back follow.
+    fn packed_there(&self, path: Path) -> usize {
+        path.packed_len(self.depth(), self.channels).next_multiple_of(16)
+    }
+}
+
+impl Layer for Conv {
+    fn extent(&self, from: Extent) -> Extent {
+        let out = |side: usize| (side + 2 * self.pad - self.size) / self.stride + 1;
+        Extent { height: out(from.height), width: out(from.width), channels: self.channels }
+    }
+
+    fn params(&self, _: Extent) -> usize {
+        self.weights() + if self.bias { self.channels } else { 0 }
+    }
+
+    /// Weights as He et al. 2015 want them, with variance 2 / inputs, and biases 0. Uniform, not
+    /// normal: a logarithm and a cosine may differ in the last bit from machine to machine, and
+    /// replicas must not.
+    fn initial(&self, _: Extent, dice: &mut Dice, params: &mut [f32]) {
+        if self.zero {
+            return;
+        }
+        let bound = self.gain * (6.0 / self.depth() as f64).sqrt();
+        for weight in &mut params[..self.weights()] {
+            *weight = dice.between(-bound, bound) as f32;
+        }
+    }
+
+    fn undecayed(&self) -> Range<usize> {
+        if self.bias { self.weights()..self.weights() + self.channels } else { 0..0 }
+    }
+
+    fn pads(&self, from: Extent) -> (usize, usize) {
+        let to = self.extent(from);
+        let mut back = 0;
+        for phase in 0..self.stride {
+            let (first, rows) = self.phase(phase);
+            for (side, outputs) in [(from.height, to.height), (from.width, to.width)] {
+                if rows.clone().count() == 0 || side <= phase {
+                    continue;
+                }
+                let places = (side - phase).div_ceil(self.stride) as isize;
+                let last = places - 1 + first + rows.clone().count() as isize - 1;
+                back = back.max(-first).max(last - (outputs as isize - 1));
+            }
+        }
+        (self.pad, back as usize)
+    }
+
+    fn packed(&self, _: Extent, path: Path) -> usize {
+        let back = |(a, b): (usize, usize)| {
+            let depth = self.phase(a).1.count() * self.phase(b).1.count() * self.channels;
+            path.packed_len(depth, self.inputs)
+        };
+        self.packed_there(path) + self.phases().map(back).sum::<usize>()
+    }
+
+    fn flops(&self, _: Extent, to: Extent) -> u64 {
+        2 * (to.height * to.width * self.weights()) as u64
+    }
+
+    fn pack(&self, path: Path, _: Extent, params: &[f32], packed: &mut [f32], back: bool) {
+        let (there, way_back) = packed.split_at_mut(self.packed_there(path));
+        let channels = self.channels;
+        path.pack(self.depth(), channels, there, |input, from, into| {
+            into.copy_from_slice(&params[input * channels + from..][..into.len()]);
+        });
+        if back {
+            self.pack_back(path, params, way_back);
+        }
+    }
+
+    fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, _: &mut [f32]) {
+        let (places, input_lay, taps) = self.windows(x.frame, y.frame, pass.samples);
+        let plain = places == Places::matrix(places.columns);
+        let task = Sweep {
+            places,
+            inputs: x.data,
+            input_lay,
+            taps: &taps[..self.size],
+            run: self.size * self.inputs,
+            weights: &pass.packed[..self.packed_there(pass.path)],
+            outputs: self.channels,
+            output_lay: if plain { Lay::matrix(self.channels) } else { y.frame.lay() },
+            start: match self.bias {
+                true => Start::Bias(&pass.params[self.weights()..]),
+                false => Start::Zero,
+            },
+            relu: self.relu,
+        };
+        pass.path.sweep(&task, y.data);
+    }
+
+    fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
+        let Back { x, y, dy, dx, dparams, .. } = back;
+        let (dweights, dbiases) = dparams.split_at_mut(self.weights());
+        if self.relu || self.bias {
+            let (starts, len) = super::frame::side_by_side([dy.frame, y.frame], pass.samples);
+            pass.path.run(|| {
+                for [to, from] in starts {
+                    let row = &mut dy.data[to..to + len];
+                    if self.relu {
+                        loops::close(row, &y.data[from..from + len]);
+                    }
+                    if self.bias {
+                        loops::add_pixels(row, dbiases);
+                    }
+                }
+            });
+        }
+        let (places, input_lay, taps) = self.windows(x.frame, dy.frame, pass.samples);
+        let plain = places == Places::matrix(places.columns);
+        let task = Outer {
+            places,
+            inputs: x.data,
+            input_lay,
+            taps: &taps[..self.size],
+            run: self.size * self.inputs,
+            deltas: dy.data,
+            delta_lay: if plain { Lay::matrix(self.channels) } else { dy.frame.lay() },
+            outputs: self.channels,
+        };
+        pass.path.outer(&task, dweights);
+        if let Some(dx) = dx {
+            let dy = In { frame: dy.frame, data: dy.data };
+            self.push_back(pass, dy, dx, &pass.packed[self.packed_there(pass.path)..]);
+        }
+    }
+
+    fn take_relu(&mut self) -> bool {
+        !std::mem::replace(&mut self.relu, true)
+    }
+
+    fn give_relu(&mut self) -> bool {
+        std::mem::take(&mut self.relu)
+    }
+
+    fn drop_bias(&mut self) {
+        self.bias = self.relu && self.bias;
+    }
+}

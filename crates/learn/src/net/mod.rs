@@ -1,0 +1,202 @@
+//! Networks of layers: a model described in a few lines.
+//!
+//! ```
+//! use paceline_learn::{Extent, Net};
+//!
+//! let image = Extent { height: 28, width: 28, channels: 1 };
+//! let cnn = Net::new(image)
+//!     .conv(16, 3).relu().max_pool(2)
+//!     .conv(32, 3).relu().max_pool(2)
+//!     .dense(128).relu()
+//!     .classes(10);
+//! ```
+//!
+//! A network is a list of layers, each from one *slot* (an activation) to the next. All memory of a pass
+//! lies in one arena that belongs to the compute thread. Params are one flat vector, of which each layer
+//! knows its part.
+
+mod add;
+mod build;
+mod conv;
+mod dropout;
+mod flat;
+mod frame;
+mod layer;
+mod named;
+mod norm;
+mod pass;
+mod place;
+mod pool;
+
+use std::ops::Range;
+
+use crate::dataset::{Batch, Extent};
+use crate::dice::Dice;
+use crate::gradient::Gradient;
+use crate::kernels::Path;
+use crate::model::{Model, Score, Scratch};
+use crate::vector::Vector;
+
+pub use build::Builder;
+pub use named::{cnn, mlp, resnet, resnet18, softmax};
+use frame::Frame;
+use layer::Layer;
+
+/// A model made of layers.
+pub struct Net {
+    path: Path,
+    slots: Vec<Slot>,
+    nodes: Vec<Node>,
+    params: usize,
+    buffers: usize,
+    head: Head,
+    classes: usize,
+    /// Samples that go through the network together.
+    pass: usize,
+    /// Where everything lies in the arena, and its length.
+    arena: usize,
+    /// Tells this network's arena from another's.
+    stamp: u64,
+}
+
+/// What the last slot is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Head {
+    /// The label of the sample.
+    Label,
+    /// At each place, the input's next token.
+    Next,
+}
+
+/// An activation and the gradient of the loss in it.
+struct Slot {
+    value: Frame,
+    delta: Frame,
+    /// Where they begin in the arena; deltas that nobody needs have no place.
+    value_at: usize,
+    delta_at: Option<usize>,
+}
+
+/// A layer in its place.
+struct Node {
+    layer: Box<dyn Layer>,
+    from: usize,
+    skip: Option<usize>,
+    to: usize,
+    params: Range<usize>,
+    buffers: Range<usize>,
+    /// Whether the gradients in `from` and `skip` are written first by this node, not added to.
+    fresh: [bool; 2],
+    packed: Range<usize>,
+    kept: usize,
+    kept_at: usize,
+}
+
+impl Net {
+    /// Begins a network for rows of this extent.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(extent: Extent) -> Builder {
+        Builder::new(extent)
+    }
+
+    /// The same network on another path of the kernels.
+    pub fn on(self, path: Path) -> Net {
+        self.rebuilt(path)
+    }
+
+    pub fn path(&self) -> Path {
+        self.path
+    }
+
+    /// Multiplications and additions of a gradient of one sample, for measuring.
+    pub fn flops(&self) -> u64 {
+        let of = |node: &Node| {
+            let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
+            node.layer.flops(from.value.extent, to.value.extent) * if node.from == 0 { 2 } else { 3 }
+        };
+        self.nodes.iter().map(of).sum()
+    }
+}
+
+impl Model for Net {
+    fn params(&self) -> usize {
+        self.params
+    }
+
+    fn buffers(&self) -> usize {
+        self.buffers
+    }
+
+    fn micro_batch_max(&self) -> usize {
+        // Weights are packed once for a micro-batch, so it spans some passes.
+        if self.nodes.iter().any(|node| node.layer.mixes_samples()) { self.pass } else { 64 }
+    }
+
+    /// Every layer draws from dice of its own.
+    fn initial(&self, seed: u64) -> Vector {
+        let mut initial = vec![0.0; self.size()];
+        for (index, node) in self.nodes.iter().enumerate() {
+            let mut dice = Dice::keyed(&[seed, index as u64]);
+            let from = self.slots[node.from].value.extent;
+            node.layer.initial(from, &mut dice, &mut initial[node.params.clone()]);
+            let buffers = node.buffers.start + self.params..node.buffers.end + self.params;
+            node.layer.initial_buffers(&mut initial[buffers]);
+        }
+        initial
+    }
+
+    fn gradient(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch, into: &mut Gradient) {
+        let arena = scratch.arena(self.arena, self.stamp);
+        self.pack(params, arena, true);
+        let mut from = 0;
+        while from < batch.len() {
+            let to = batch.len().min(from + self.pass);
+            let samples = from..to;
+            self.forward(params, batch, samples.clone(), arena, true);
+            into.loss_sum += self.compare(batch, samples.clone(), arena);
+            self.backward(params, batch, samples, arena, &mut into.sum);
+            from = to;
+        }
+        into.samples += batch.len() as u64;
+    }
+
+    fn evaluate(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Score {
+        let arena = scratch.arena(self.arena, self.stamp);
+        self.pack(params, arena, false);
+        let mut score = Score::default();
+        let mut from = 0;
+        while from < batch.len() {
+            let to = batch.len().min(from + self.pass);
+            self.forward(params, batch, from..to, arena, false);
+            score.add(&self.score(batch, from..to, arena));
+            from = to;
+        }
+        score
+    }
+
+    fn outputs(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Vec<f32> {
+        let arena = scratch.arena(self.arena, self.stamp);
+        self.pack(params, arena, false);
+        let mut outputs = Vec::new();
+        let mut from = 0;
+        while from < batch.len() {
+            let to = batch.len().min(from + self.pass);
+            self.forward(params, batch, from..to, arena, false);
+            outputs.extend_from_slice(self.last_values(to - from, arena));
+            from = to;
+        }
+        outputs
+    }
+
+    fn undecayed(&self) -> Vec<Range<usize>> {
+        let mut undecayed: Vec<Range<usize>> = Vec::new();
+        for node in &self.nodes {
+            let bare = node.layer.undecayed();
+            undecayed.extend((!bare.is_empty()).then(|| {
+                node.params.start + bare.start..node.params.start + bare.end
+            }));
+        }
+        undecayed.extend((self.buffers > 0).then(|| self.params..self.size()));
+        undecayed
+    }
+}

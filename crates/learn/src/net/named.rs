@@ -1,0 +1,61 @@
+//! The networks that have a name.
+
+use super::{Builder, Net};
+use crate::dataset::Extent;
+
+/// Softmax regression: convex, so that it starts from zero.
+pub fn softmax(features: usize, classes: usize) -> Net {
+    Net::new(Extent::row(features)).zero_classes(classes)
+}
+
+/// A multilayer perceptron with relu between its layers.
+pub fn mlp(features: usize, hidden: &[usize], classes: usize) -> Net {
+    let inputs = Net::new(Extent::row(features));
+    hidden.iter().fold(inputs, |net, width| net.dense(*width).relu()).classes(classes)
+}
+
+/// A small convolutional network for images of some 8 to 32 pixels a side.
+pub fn cnn(image: Extent, classes: usize) -> Net {
+    Net::new(image)
+        .conv(16, 3)
+        .relu()
+        .max_pool(2)
+        .conv(32, 3)
+        .relu()
+        .max_pool(2)
+        .dense(128)
+        .relu()
+        .classes(classes)
+}
+
+/// A residual network for small images (He et al. 2016, section 4.2): 6 n + 2 layers in three stages of n
+/// blocks each.
+pub fn resnet(inputs: Builder, n: usize, classes: usize) -> Net {
+    let mut net = inputs.conv(16, 3).norm().relu();
+    for (stage, channels) in [16, 32, 64].into_iter().enumerate() {
+        for block in 0..n {
+            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            net = basic_block(net, channels, stride);
+        }
+    }
+    net.global_pool().classes(classes)
+}
+
+/// ResNet-18 in its form for small images: four stages of two blocks, 64 to 512 channels.
+pub fn resnet18(inputs: Builder, classes: usize) -> Net {
+    let mut net = inputs.conv(64, 3).norm().relu();
+    for (stage, channels) in [64, 128, 256, 512].into_iter().enumerate() {
+        for block in 0..2 {
+            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            net = basic_block(net, channels, stride);
+        }
+    }
+    net.global_pool().classes(classes)
+}
+
+fn basic_block(net: Builder, channels: usize, stride: usize) -> Builder {
+    net.residual(|branch| {
+        branch.conv_by(channels, 3, stride).norm().relu().conv(channels, 3).norm()
+    })
+    .relu()
+}

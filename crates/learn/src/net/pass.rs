@@ -1,0 +1,186 @@
+//! One way through a network and back.
+
+use std::ops::Range;
+
+use super::layer::{Back, In, Into, Out, Pass};
+use super::{Head, Net, Node};
+use crate::dataset::Batch;
+use crate::kernels::loops;
+use crate::model::Score;
+
+impl Net {
+    /// Packs every layer's weights into the arena.
+    pub(super) fn pack(&self, params: &[f32], arena: &mut [f32], back: bool) {
+        for node in &self.nodes {
+            let from = self.slots[node.from].value.extent;
+            let back = back && node.from != 0;
+            let packed = &mut arena[node.packed.clone()];
+            node.layer.pack(self.path, from, &params[node.params.clone()], packed, back);
+        }
+    }
+
+    /// Fills every slot for these samples of the batch.
+    pub(super) fn forward(
+        &self,
+        params: &[f32],
+        batch: &Batch,
+        samples: Range<usize>,
+        arena: &mut [f32],
+        training: bool,
+    ) {
+        self.read_inputs(batch, samples.clone(), arena);
+        let keys = &batch.keys[samples];
+        let n = keys.len();
+        for node in &self.nodes {
+            let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
+            let spans = [
+                self.value(node.from, n),
+                node.skip.map_or(0..0, |skip| self.value(skip, n)),
+                self.value(node.to, n),
+                node.kept_at..node.kept_at + node.kept * n,
+                node.packed.clone(),
+            ];
+            let [x, skip, y, kept, packed] = apart(arena, spans);
+            let skip =
+                node.skip.map(|slot| In { frame: self.slots[slot].value, data: skip });
+            let pass = self.pass_of(node, params, packed, keys, training);
+            let y = Out { frame: to.value, data: y };
+            node.layer.forward(&pass, In { frame: from.value, data: x }, skip, y, kept);
+        }
+    }
+
+    /// Adds the gradient in the params to `sum`; the last slot's gradient is there already.
+    pub(super) fn backward(
+        &self,
+        params: &[f32],
+        batch: &Batch,
+        samples: Range<usize>,
+        arena: &mut [f32],
+        sum: &mut [f32],
+    ) {
+        let (dparams, statistics) = sum.split_at_mut(self.params);
+        let keys = &batch.keys[samples];
+        let n = keys.len();
+        for node in self.nodes.iter().rev() {
+            let spans = [
+                self.value(node.from, n),
+                self.value(node.to, n),
+                self.delta(node.to, n),
+                self.delta(node.from, n),
+                node.skip.map_or(0..0, |skip| self.delta(skip, n)),
+                node.kept_at..node.kept_at + node.kept * n,
+                node.packed.clone(),
+            ];
+            let [x, y, dy, dx, dskip, kept, packed] = apart(arena, spans);
+            let into = |slot: usize, data, fresh| {
+                let slot = &self.slots[slot];
+                slot.delta_at.map(|_| Into { frame: slot.delta, data, fresh })
+            };
+            let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
+            let back = Back {
+                x: In { frame: from.value, data: x },
+                y: In { frame: to.value, data: y },
+                dy: Out { frame: to.delta, data: dy },
+                dx: into(node.from, dx, node.fresh[0]),
+                dskip: node.skip.and_then(|skip| into(skip, dskip, node.fresh[1])),
+                kept,
+                dparams: &mut dparams[node.params.clone()],
+                statistics: &mut statistics[node.buffers.clone()],
+            };
+            node.layer.backward(&self.pass_of(node, params, packed, keys, true), back);
+        }
+    }
+
+    /// The loss of these samples; leaves its gradient in the last slot.
+    pub(super) fn compare(&self, batch: &Batch, samples: Range<usize>, arena: &mut [f32]) -> f64 {
+        let (n, last) = (samples.len(), self.slots.len() - 1);
+        let [logits, deltas] = apart(arena, [self.value(last, n), self.delta(last, n)]);
+        deltas.copy_from_slice(logits);
+        let weight = 1.0 / self.answers_per_sample() as f32;
+        let answers = self.answers(batch, samples);
+        let loss = self.path.run(|| loops::cross_entropy(deltas, self.classes, answers, weight));
+        loss * f64::from(weight)
+    }
+
+    pub(super) fn score(&self, batch: &Batch, samples: Range<usize>, arena: &mut [f32]) -> Score {
+        let span = self.value(self.slots.len() - 1, samples.len());
+        let logits = &mut arena[span];
+        let rows = (samples.len() * self.answers_per_sample()) as u64;
+        let answers = self.answers(batch, samples.clone());
+        let correct = loops::count_correct(logits, self.classes, answers);
+        let answers = self.answers(batch, samples);
+        let loss_sum = loops::cross_entropy(logits, self.classes, answers, 1.0);
+        Score { loss_sum, correct, samples: rows }
+    }
+
+    pub(super) fn last_values<'a>(&self, samples: usize, arena: &'a [f32]) -> &'a [f32] {
+        &arena[self.value(self.slots.len() - 1, samples)]
+    }
+
+    fn answers_per_sample(&self) -> usize {
+        let last = self.slots.last().expect("there is a first slot").value.extent;
+        last.height * last.width
+    }
+
+    /// The right class of every row of logits.
+    fn answers<'a>(
+        &self,
+        batch: &'a Batch,
+        samples: Range<usize>,
+    ) -> impl Iterator<Item = usize> + use<'a> {
+        let (head, features) = (self.head, batch.features);
+        let skipped = if head == Head::Next { 1 } else { features };
+        let tokens = batch.inputs[samples.start * features..samples.end * features]
+            .chunks_exact(features)
+            .flat_map(move |row| &row[skipped..])
+            .map(|token| *token as usize);
+        let labels = if head == Head::Label { &batch.labels[samples] } else { &[] };
+        labels.iter().map(|label| *label as usize).chain(tokens)
+    }
+
+    fn read_inputs(&self, batch: &Batch, samples: Range<usize>, arena: &mut [f32]) {
+        let frame = self.slots[0].value;
+        assert_eq!(batch.features, frame.extent.len(), "the model fits the data set");
+        let slot = &mut arena[self.value(0, samples.len())];
+        let inputs = &batch.inputs[samples.start * batch.features..];
+        let (starts, len) = frame.rows(samples.len());
+        for (start, row) in starts.zip(inputs.chunks_exact(len)) {
+            slot[start..start + len].copy_from_slice(row);
+        }
+    }
+
+    fn pass_of<'a>(
+        &self,
+        node: &Node,
+        params: &'a [f32],
+        packed: &'a [f32],
+        keys: &'a [u64],
+        training: bool,
+    ) -> Pass<'a> {
+        let buffers = node.buffers.start + self.params..node.buffers.end + self.params;
+        Pass {
+            path: self.path,
+            samples: keys.len(),
+            keys,
+            training,
+            params: &params[node.params.clone()],
+            buffers: &params[buffers],
+            packed,
+        }
+    }
+
+    fn value(&self, slot: usize, samples: usize) -> Range<usize> {
+        let slot = &self.slots[slot];
+        slot.value_at..slot.value_at + slot.value.len() * samples
+    }
+
+    fn delta(&self, slot: usize, samples: usize) -> Range<usize> {
+        let slot = &self.slots[slot];
+        slot.delta_at.map_or(0..0, |at| at..at + slot.delta.len() * samples)
+    }
+}
+
+/// Some parts of the arena at once.
+fn apart<const N: usize>(arena: &mut [f32], spans: [Range<usize>; N]) -> [&mut [f32]; N] {
+    arena.get_disjoint_mut(spans).expect("parts of the arena lie apart")
+}
