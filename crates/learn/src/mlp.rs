@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use crate::dataset::Batch;
+use crate::dense_loops::{self as kernels, Shape};
 use crate::dice::Dice;
 use crate::gradient::Gradient;
-use crate::dense_loops::{self as kernels, Shape};
 use crate::model::{Model, Score, Scratch};
 use crate::vector::Vector;
 

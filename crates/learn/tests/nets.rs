@@ -93,7 +93,10 @@ fn every_gradient_is_the_slope_of_its_loss() {
             let params = somewhere(&net, point);
             let given = gradient(&net, &params, &batch);
             doubtful.retain(|i| !is_slope(&net, &params, &batch, *i, given.sum[*i]));
-            assert!(doubtful.len() < 1 + net.params() / 10, "{name} at point {point}: {doubtful:?}");
+            assert!(
+                doubtful.len() < 1 + net.params() / 10,
+                "{name} at point {point}: {doubtful:?}"
+            );
         }
         assert!(doubtful.is_empty(), "{name}: params {doubtful:?}");
     }

@@ -1,125 +1,89 @@
-//! Plain loops over rows of channels; [`Path::run`](super::Path::run) compiles them for a processor.
+//! Plain loops over rows of channels, compiled for every path.
 //!
 //! Sums over pixels keep a lane per channel, so that the width of vectors changes no bit.
 
-/// Channels that are summed at a time: they stay in registers while pixels go by.
+/// Channels that are worked on at a time: what belongs to them stays in registers while pixels go by.
 const LANES: usize = 16;
 
-/// sum += x and squares += x^2, per channel, over the pixels of a row.
-#[inline(always)]
+on_every_path! {
+/// sum += x and squares += x^2, per channel, over pixels.
 pub fn add_moments(pixels: &[f32], sums: &mut [f32], squares: &mut [f32]) {
-    let channels = sums.len();
-    lanes(channels, |from, len| {
-        let (mut s, mut q) = ([0.0; LANES], [0.0; LANES]);
-        if len == LANES {
-            for pixel in pixels.chunks_exact(channels) {
-                let pixel: &[f32; LANES] = pixel[from..from + LANES].try_into().expect("16");
-                for i in 0..LANES {
-                    s[i] += pixel[i];
-                    q[i] += pixel[i] * pixel[i];
-                }
-            }
-        } else {
-            for pixel in pixels.chunks_exact(channels) {
-                for i in 0..len {
-                    s[i] += pixel[from + i];
-                    q[i] += pixel[from + i] * pixel[from + i];
-                }
-            }
-        }
-        for i in 0..len {
-            sums[from + i] += s[i];
-            squares[from + i] += q[i];
-        }
-    });
+    add_product_lanes(pixels, pixels, sums, squares);
 }
 
-/// sums += d and products += d z, per channel, over the pixels of a row.
-#[inline(always)]
+/// sums += d and products += d z, per channel, over pixels.
 pub fn add_products(deltas: &[f32], pixels: &[f32], sums: &mut [f32], products: &mut [f32]) {
-    let channels = sums.len();
-    lanes(channels, |from, len| {
-        let (mut s, mut q) = ([0.0; LANES], [0.0; LANES]);
-        let rows = deltas.chunks_exact(channels).zip(pixels.chunks_exact(channels));
-        if len == LANES {
-            for (d, z) in rows {
-                let d: &[f32; LANES] = d[from..from + LANES].try_into().expect("16");
-                let z: &[f32; LANES] = z[from..from + LANES].try_into().expect("16");
-                for i in 0..LANES {
-                    s[i] += d[i];
-                    q[i] += d[i] * z[i];
-                }
-            }
-        } else {
-            for (d, z) in rows {
-                for i in 0..len {
-                    s[i] += d[from + i];
-                    q[i] += d[from + i] * z[from + i];
-                }
-            }
-        }
-        for i in 0..len {
-            sums[from + i] += s[i];
-            products[from + i] += q[i];
-        }
-    });
+    add_product_lanes(deltas, pixels, sums, products);
 }
 
-/// sums += d, per channel, over the pixels of a row.
-#[inline(always)]
+/// sums += d, per channel, over pixels.
 pub fn add_pixels(deltas: &[f32], sums: &mut [f32]) {
     let channels = sums.len();
-    lanes(channels, |from, len| {
-        let mut s = [0.0; LANES];
+    for from in (0..channels).step_by(LANES) {
+        let sums = &mut sums[from..channels.min(from + LANES)];
+        let mut lanes = [0.0; LANES];
         for d in deltas.chunks_exact(channels) {
-            if len == LANES {
-                let d: &[f32; LANES] = d[from..from + LANES].try_into().expect("16");
-                for i in 0..LANES {
-                    s[i] += d[i];
-                }
-            } else {
-                (0..len).for_each(|i| s[i] += d[from + i]);
+            match d[from..].first_chunk::<LANES>() {
+                Some(d) => (0..LANES).for_each(|i| lanes[i] += d[i]),
+                None => (0..sums.len()).for_each(|i| lanes[i] += d[from + i]),
             }
         }
-        (0..len).for_each(|i| sums[from + i] += s[i]);
-    });
-}
-
-#[inline(always)]
-fn lanes(channels: usize, mut each: impl FnMut(usize, usize)) {
-    let mut from = 0;
-    while from < channels {
-        let len = LANES.min(channels - from);
-        each(from, len);
-        from += len;
+        sums.iter_mut().zip(lanes).for_each(|(sum, lane)| *sum += lane);
     }
 }
 
-/// y <- x scale + shift (+ skip), per channel, and relu if wanted.
-#[inline(always)]
-pub fn scale_shift(
-    x: &[f32],
-    scale: &[f32],
-    shift: &[f32],
-    skip: Option<&[f32]>,
-    relu: bool,
-    y: &mut [f32],
-) {
-    let channels = scale.len();
+/// y <- x scale + shift, per channel, and relu if wanted.
+pub fn scale_shift(x: &[f32], scale: &[f32], shift: &[f32], relu: bool, y: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
-    let rows = x.chunks_exact(channels).zip(y.chunks_exact_mut(channels));
-    match skip {
-        None => {
-            for (x, y) in rows {
-                for i in 0..channels {
-                    y[i] = at_least(floor, x[i] * scale[i] + shift[i]);
+    let channels = scale.len();
+    for from in (0..channels).step_by(LANES) {
+        let rows = x.chunks_exact(channels).zip(y.chunks_exact_mut(channels));
+        match (scale[from..].first_chunk::<LANES>(), shift[from..].first_chunk::<LANES>()) {
+            (Some(scale), Some(shift)) => {
+                for (x, y) in rows {
+                    let (x, y) = (lanes(x, from), lanes_mut(y, from));
+                    (0..LANES).for_each(|i| y[i] = at_least(floor, x[i] * scale[i] + shift[i]));
+                }
+            }
+            _ => {
+                for (x, y) in rows {
+                    for i in from..channels {
+                        y[i] = at_least(floor, x[i] * scale[i] + shift[i]);
+                    }
                 }
             }
         }
-        Some(skip) => {
-            for ((x, y), skip) in rows.zip(skip.chunks_exact(channels)) {
-                for i in 0..channels {
-                    y[i] = at_least(floor, x[i] * scale[i] + shift[i] + skip[i]);
+    }
+}
+
+/// y <- x scale + shift + skip, per channel, and relu if wanted.
+pub fn scale_shift_add(
+    x: &[f32],
+    scale: &[f32],
+    shift: &[f32],
+    skip: &[f32],
+    relu: bool,
+    y: &mut [f32],
+) {
+    let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
+    let channels = scale.len();
+    for from in (0..channels).step_by(LANES) {
+        let rows = x.chunks_exact(channels).zip(skip.chunks_exact(channels));
+        let rows = rows.zip(y.chunks_exact_mut(channels));
+        match (scale[from..].first_chunk::<LANES>(), shift[from..].first_chunk::<LANES>()) {
+            (Some(scale), Some(shift)) => {
+                for ((x, skip), y) in rows {
+                    let (x, skip, y) = (lanes(x, from), lanes(skip, from), lanes_mut(y, from));
+                    for i in 0..LANES {
+                        y[i] = at_least(floor, x[i] * scale[i] + shift[i] + skip[i]);
+                    }
+                }
+            }
+            _ => {
+                for ((x, skip), y) in rows {
+                    for i in from..channels {
+                        y[i] = at_least(floor, x[i] * scale[i] + shift[i] + skip[i]);
+                    }
                 }
             }
         }
@@ -127,33 +91,240 @@ pub fn scale_shift(
 }
 
 /// dz <- a d + b z + c, per channel.
-#[inline(always)]
-pub fn combine(d: &[f32], z: &[f32], [a, b, c]: [&[f32]; 3], dz: &mut [f32]) {
+pub fn combine(d: &[f32], z: &[f32], a: &[f32], b: &[f32], c: &[f32], dz: &mut [f32]) {
     let channels = a.len();
-    let rows = d.chunks_exact(channels).zip(z.chunks_exact(channels));
-    for ((d, z), dz) in rows.zip(dz.chunks_exact_mut(channels)) {
-        for i in 0..channels {
-            dz[i] = a[i] * d[i] + (b[i] * z[i] + c[i]);
+    for from in (0..channels).step_by(LANES) {
+        let rows = d.chunks_exact(channels).zip(z.chunks_exact(channels));
+        let rows = rows.zip(dz.chunks_exact_mut(channels));
+        if channels - from < LANES {
+            for ((d, z), dz) in rows {
+                (from..channels).for_each(|i| dz[i] = a[i] * d[i] + (b[i] * z[i] + c[i]));
+            }
+            continue;
+        }
+        let (a, b, c) = (*lanes(a, from), *lanes(b, from), *lanes(c, from));
+        for ((d, z), dz) in rows {
+            let (d, z, dz) = (lanes(d, from), lanes(z, from), lanes_mut(dz, from));
+            (0..LANES).for_each(|i| dz[i] = a[i] * d[i] + (b[i] * z[i] + c[i]));
         }
     }
 }
 
 /// d <- d where the relu was open, else 0.
-#[inline(always)]
 pub fn close(d: &mut [f32], y: &[f32]) {
-    for (d, y) in d.iter_mut().zip(y) {
-        *d = if *y > 0.0 { *d } else { 0.0 };
-    }
+    d.iter_mut().zip(y).for_each(|(d, y)| *d = if *y > 0.0 { *d } else { 0.0 });
 }
 
 /// y <- x, or y <- y + x.
-#[inline(always)]
 pub fn put(x: &[f32], fresh: bool, y: &mut [f32]) {
     if fresh {
         y.copy_from_slice(x);
     } else {
         y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
     }
+}
+
+/// y <- a + b, and relu if wanted.
+pub fn add(a: &[f32], b: &[f32], relu: bool, y: &mut [f32]) {
+    let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
+    for (y, (a, b)) in y.iter_mut().zip(a.iter().zip(b)) {
+        *y = at_least(floor, a + b);
+    }
+}
+
+/// y <- the highest of each window, for a row of windows, and relu if wanted.
+pub fn max_pool(window: Window, x: &[f32], relu: bool, y: &mut [f32]) {
+    let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
+    let higher = |a: f32, b: f32| if a >= b { a } else { b };
+    pool(window, x, y, higher, |highest| at_least(floor, highest));
+}
+
+/// y <- the mean of each window, for a row of windows, and relu if wanted.
+pub fn mean_pool(window: Window, x: &[f32], relu: bool, y: &mut [f32]) {
+    let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
+    let share = 1.0 / (window.height * window.width) as f32;
+    pool(window, x, y, |a, b| a + b, |sum| at_least(floor, sum * share));
+}
+
+/// The gradient of the highest goes to the first of the highest.
+pub fn max_pool_back(
+    there: Window,
+    x: &[f32],
+    y: &[f32],
+    dy: &[f32],
+    window: Window,
+    fresh: bool,
+    dx: &mut [f32],
+) {
+    let channels = window.channels;
+    for (column, (y, dy)) in y.chunks_exact(channels).zip(dy.chunks_exact(channels)).enumerate() {
+        for from in (0..channels).step_by(LANES) {
+            let len = LANES.min(channels - from);
+            let mut rest = [0.0; LANES];
+            rest[..len].copy_from_slice(&dy[from..from + len]);
+            for pixel in 0..window.height * window.width {
+                let x = &x[there.at(column, pixel) + from..][..len];
+                let dx = &mut dx[window.at(column, pixel) + from..][..len];
+                let y = &y[from..from + len];
+                if len == LANES && fresh {
+                    let (x, y, dx) = (lanes(x, 0), lanes(y, 0), lanes_mut(dx, 0));
+                    for i in 0..LANES {
+                        // What is given is taken away. With a relu, nothing came of what is below y.
+                        let found = x[i] >= y[i];
+                        dx[i] = if found { rest[i] } else { 0.0 };
+                        rest[i] = if found { 0.0 } else { rest[i] };
+                    }
+                } else {
+                    for i in 0..len {
+                        let found = x[i] >= y[i];
+                        let part = if found { rest[i] } else { 0.0 };
+                        dx[i] = if fresh { part } else { dx[i] + part };
+                        rest[i] = if found { 0.0 } else { rest[i] };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The gradient of the mean goes to all alike.
+pub fn mean_pool_back(dy: &[f32], window: Window, fresh: bool, dx: &mut [f32]) {
+    let share = 1.0 / (window.height * window.width) as f32;
+    for (column, dy) in dy.chunks_exact(window.channels).enumerate() {
+        for pixel in 0..window.height * window.width {
+            let dx = &mut dx[window.at(column, pixel)..][..window.channels];
+            for (dx, dy) in dx.iter_mut().zip(dy) {
+                *dx = if fresh { dy * share } else { *dx + dy * share };
+            }
+        }
+    }
+}
+
+/// into <- the matrix [rows][columns], turned; `step` floats from row to row of what comes out.
+pub fn turn(matrix: &[f32], columns: usize, step: usize, into: &mut [f32]) {
+    const TILE: usize = 8;
+    let rows = matrix.len() / columns;
+    for row in (0..rows).step_by(TILE) {
+        let tall = TILE.min(rows - row);
+        for column in (0..columns).step_by(TILE) {
+            let wide = TILE.min(columns - column);
+            let mut tile = [[0.0; TILE]; TILE];
+            for y in 0..tall {
+                let from = &matrix[(row + y) * columns + column..][..wide];
+                from.iter().enumerate().for_each(|(x, value)| tile[x][y] = *value);
+            }
+            for x in 0..wide {
+                into[(column + x) * step + row..][..tall].copy_from_slice(&tile[x][..tall]);
+            }
+        }
+    }
+}
+
+/// The cross-entropy of each row, summed; logits become (softmax(logits) - onehot(label)) x weight, its
+/// gradient.
+pub fn cross_entropy(
+    logits: &mut [f32],
+    classes: usize,
+    labels: &mut dyn Iterator<Item = usize>,
+    weight: f32,
+) -> f64 {
+    let mut loss_sum = 0.0;
+    for (logits, label) in logits.chunks_exact_mut(classes).zip(labels) {
+        let highest = logits.iter().fold(f32::NEG_INFINITY, |highest, x| highest.max(*x));
+        let right = logits[label] - highest;
+        logits.iter_mut().for_each(|x| *x = exp(*x - highest));
+        let total: f32 = logits.iter().sum();
+        loss_sum += f64::from(total).ln() - f64::from(right);
+        let factor = weight / total;
+        logits.iter_mut().for_each(|x| *x *= factor);
+        logits[label] -= weight;
+    }
+    loss_sum
+}
+}
+
+/// Windows side by side in rows of pixels that begin `row` floats apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub height: usize,
+    pub width: usize,
+    pub row: usize,
+    pub channels: usize,
+}
+
+impl Window {
+    /// Where a pixel of the window at `column` begins.
+    #[inline(always)]
+    fn at(&self, column: usize, pixel: usize) -> usize {
+        let (y, x) = (pixel / self.width, pixel % self.width);
+        y * self.row + (column * self.width + x) * self.channels
+    }
+}
+
+#[inline(always)]
+fn pool(
+    window: Window,
+    x: &[f32],
+    y: &mut [f32],
+    join: impl Fn(f32, f32) -> f32,
+    end: impl Fn(f32) -> f32,
+) {
+    let channels = window.channels;
+    for (column, y) in y.chunks_exact_mut(channels).enumerate() {
+        for from in (0..channels).step_by(LANES) {
+            let len = LANES.min(channels - from);
+            let mut pooled = [0.0; LANES];
+            pooled[..len].copy_from_slice(&x[window.at(column, 0) + from..][..len]);
+            for pixel in 1..window.height * window.width {
+                let x = &x[window.at(column, pixel) + from..][..len];
+                match x.first_chunk::<LANES>() {
+                    Some(x) => (0..LANES).for_each(|i| pooled[i] = join(pooled[i], x[i])),
+                    None => (0..len).for_each(|i| pooled[i] = join(pooled[i], x[i])),
+                }
+            }
+            y[from..from + len].iter_mut().zip(pooled).for_each(|(y, pooled)| *y = end(pooled));
+        }
+    }
+}
+
+#[inline(always)]
+fn add_product_lanes(x: &[f32], z: &[f32], sums: &mut [f32], products: &mut [f32]) {
+    let channels = sums.len();
+    for from in (0..channels).step_by(LANES) {
+        let (mut s, mut q) = ([0.0; LANES], [0.0; LANES]);
+        let rows = x.chunks_exact(channels).zip(z.chunks_exact(channels));
+        let len = LANES.min(channels - from);
+        if len == LANES {
+            for (x, z) in rows {
+                let (x, z) = (lanes(x, from), lanes(z, from));
+                for i in 0..LANES {
+                    s[i] += x[i];
+                    q[i] += x[i] * z[i];
+                }
+            }
+        } else {
+            for (x, z) in rows {
+                for i in 0..len {
+                    s[i] += x[from + i];
+                    q[i] += x[from + i] * z[from + i];
+                }
+            }
+        }
+        for i in 0..len {
+            sums[from + i] += s[i];
+            products[from + i] += q[i];
+        }
+    }
+}
+
+#[inline(always)]
+fn lanes(pixel: &[f32], from: usize) -> &[f32; LANES] {
+    pixel[from..].first_chunk().expect("so many channels are left")
+}
+
+#[inline(always)]
+fn lanes_mut(pixel: &mut [f32], from: usize) -> &mut [f32; LANES] {
+    pixel[from..].first_chunk_mut().expect("so many channels are left")
 }
 
 /// max(x, floor), but what is not a number stays so: divergence must show in the loss.
@@ -188,37 +359,8 @@ pub fn exp(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
-/// The cross-entropy of each row, summed; logits become (softmax(logits) - onehot(label)) x weight, its
-/// gradient.
-pub fn cross_entropy(
-    logits: &mut [f32],
-    classes: usize,
-    labels: impl Iterator<Item = usize>,
-    weight: f32,
-) -> f64 {
-    let mut loss_sum = 0.0;
-    for (logits, label) in logits.chunks_exact_mut(classes).zip(labels) {
-        let highest = logits.iter().fold(f32::NEG_INFINITY, |highest, x| highest.max(*x));
-        let right = logits[label] - highest;
-        let mut total = 0.0;
-        for x in logits.iter_mut() {
-            *x = exp(*x - highest);
-        }
-        logits.iter().for_each(|x| total += x);
-        loss_sum += f64::from(total).ln() - f64::from(right);
-        let factor = weight / total;
-        logits.iter_mut().for_each(|x| *x *= factor);
-        logits[label] -= weight;
-    }
-    loss_sum
-}
-
 /// How many rows have their highest logit at their label; the first of equals counts.
-pub fn count_correct(
-    logits: &[f32],
-    classes: usize,
-    labels: impl Iterator<Item = usize>,
-) -> u64 {
+pub fn count_correct(logits: &[f32], classes: usize, labels: impl Iterator<Item = usize>) -> u64 {
     let guesses = logits.chunks_exact(classes).map(highest);
     guesses.zip(labels).filter(|(guess, label)| guess == label).count() as u64
 }
@@ -231,6 +373,7 @@ pub fn highest(logits: &[f32]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::Path;
 
     #[test]
     fn exp_is_right_to_the_last_bits_and_at_its_ends() {
@@ -247,7 +390,7 @@ mod tests {
     fn large_logits_do_not_overflow() {
         let mut logits = [1000.0, 0.0, -1000.0];
 
-        let loss = cross_entropy(&mut logits, 3, [1].into_iter(), 1.0);
+        let loss = cross_entropy(Path::Portable, &mut logits, 3, &mut [1].into_iter(), 1.0);
 
         assert_eq!((loss, logits), (1000.0, [1.0, -1.0, 0.0]));
     }
@@ -266,18 +409,32 @@ mod tests {
             let x: Vec<f32> = (0..7 * channels).map(|i| (i * 37 % 11) as f32 - 5.0).collect();
             let (mut sums, mut squares) = (vec![1.0; channels], vec![2.0; channels]);
 
-            add_moments(&x, &mut sums, &mut squares);
+            add_moments(Path::best(), &x, &mut sums, &mut squares);
 
             for c in 0..channels {
                 let of = |f: fn(f32) -> f32| (0..7).map(|p| f(x[p * channels + c])).sum::<f32>();
                 assert_eq!((sums[c], squares[c]), (1.0 + of(|x| x), 2.0 + of(|x| x * x)));
             }
             let (mut again, mut products) = (vec![1.0; channels], vec![2.0; channels]);
-            add_products(&x, &x, &mut again, &mut products);
+            add_products(Path::best(), &x, &x, &mut again, &mut products);
             assert_eq!((&again, &products), (&sums, &squares));
             let mut again = vec![1.0; channels];
-            add_pixels(&x, &mut again);
+            add_pixels(Path::best(), &x, &mut again);
             assert_eq!(again, sums);
+        }
+    }
+
+    #[test]
+    fn a_turned_matrix_has_rows_for_columns() {
+        for (rows, columns) in [(1, 1), (3, 9), (8, 8), (17, 5)] {
+            let matrix: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
+            let mut turned = vec![0.0; columns * (rows + 2)];
+
+            turn(Path::best(), &matrix, columns, rows + 2, &mut turned);
+
+            for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))) {
+                assert_eq!(turned[column * (rows + 2) + row], matrix[row * columns + column]);
+            }
         }
     }
 }

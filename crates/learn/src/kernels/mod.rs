@@ -2,9 +2,44 @@
 //!
 //! This is the only module with unsafe code. Two kernels do nearly all of the work, [`sweep`] and
 //! [`outer`]; the rest are plain loops that compilers turn into vector instructions once they are told
-//! which ones there are ([`Path::run`]).
+//! which ones there are (`on_every_path!`).
 
 #![allow(unsafe_code)]
+
+/// Compiles plain functions once for each path; they get the path to take as their first argument.
+macro_rules! on_every_path {
+    ($($(#[$note:meta])*
+    pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $output:ty)? $body:block)*) => {$(
+        $(#[$note])*
+        #[allow(clippy::too_many_arguments)]
+        pub fn $name(path: $crate::kernels::Path, $($arg: $type),*) $(-> $output)? {
+            #[inline(always)]
+            fn plain($($arg: $type),*) $(-> $output)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx2,fma")]
+            fn avx512($($arg: $type),*) $(-> $output)? {
+                plain($($arg),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2($($arg: $type),*) $(-> $output)? {
+                plain($($arg),*)
+            }
+
+            assert!(path.is_here(), "this processor has no {}", path.name());
+            match path {
+                // SAFETY: the instructions are there.
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernels::Path::Avx512 => unsafe { avx512($($arg),*) },
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernels::Path::Avx2 => unsafe { avx2($($arg),*) },
+                _ => plain($($arg),*),
+            }
+        }
+    )*};
+}
 
 pub mod loops;
 mod outer;
@@ -93,20 +128,6 @@ impl Path {
         self.dispatch(Go(task, weights));
     }
 
-    /// Runs a plain loop, compiled for this path's instructions.
-    #[inline]
-    pub fn run<R>(self, plain: impl FnOnce() -> R) -> R {
-        struct Go<F>(F);
-        impl<R, F: FnOnce() -> R> Kernel for Go<F> {
-            type Output = R;
-            #[inline(always)]
-            unsafe fn go<S: Simd>(self) -> R {
-                (self.0)()
-            }
-        }
-        self.dispatch(Go(plain))
-    }
-
     /// Length of packed weights.
     pub fn packed_len(self, depth: usize, outputs: usize) -> usize {
         depth * outputs.next_multiple_of(self.shape().0)
@@ -114,7 +135,6 @@ impl Path {
 
     /// Packs weights for [`Sweep`]; `fill` gives the weights of one input for some outputs in a row,
     /// from the given one on.
-    #[inline]
     pub fn pack(
         self,
         depth: usize,
@@ -130,6 +150,32 @@ impl Path {
             for (input, row) in panel.enumerate() {
                 fill(input, from, &mut row[..here]);
                 row[here..].fill(0.0);
+            }
+        }
+    }
+
+    /// Packs the turned weights of some window pixels for [`Sweep`]: each pixel's matrix is
+    /// [outputs][inputs] in `weights`.
+    pub fn pack_turned(
+        self,
+        pixels: &[usize],
+        weights: &[f32],
+        inputs: usize,
+        outputs: usize,
+        packed: &mut [f32],
+    ) {
+        let (lanes, wide) = self.shape();
+        let depth = pixels.len() * inputs;
+        for (from, vectors) in sweep::panels(lanes, wide, outputs) {
+            let width = vectors * lanes;
+            let here = width.min(outputs - from);
+            let panel = packed[from * depth..][..depth * width].chunks_exact_mut(inputs * width);
+            for (pixel, panel) in pixels.iter().zip(panel) {
+                let matrix = &weights[(pixel * outputs + from) * inputs..][..here * inputs];
+                if here < width {
+                    panel.fill(0.0);
+                }
+                loops::turn(self, matrix, inputs, width, panel);
             }
         }
     }

@@ -103,7 +103,10 @@ impl Strip<'_, '_> {
                 let x = task.inputs[x + row * task.input_lay.row + column * task.input_lay.column];
                 let at = row * task.delta_lay.row + column * task.delta_lay.column;
                 let deltas = &task.deltas[self.delta + from + at..][..weights.len()];
-                weights.iter_mut().zip(deltas).for_each(|(w, delta)| *w = S::mul_add_one(x, *delta, *w));
+                weights
+                    .iter_mut()
+                    .zip(deltas)
+                    .for_each(|(w, delta)| *w = S::mul_add_one(x, *delta, *w));
             }
         }
         1

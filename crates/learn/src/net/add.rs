@@ -18,31 +18,24 @@ impl Layer for Add {
 
     fn forward(&self, pass: &Pass<'_>, x: In<'_>, skip: Option<In<'_>>, y: Out<'_>, _: &mut [f32]) {
         let skip = skip.expect("there is something to add");
-        let floor = if self.relu { 0.0 } else { f32::NEG_INFINITY };
         let (starts, len) = side_by_side([x.frame, skip.frame, y.frame], pass.samples);
-        pass.path.run(|| {
-            for [from, other, to] in starts {
-                let sums = x.data[from..from + len].iter().zip(&skip.data[other..other + len]);
-                for (y, (a, b)) in y.data[to..to + len].iter_mut().zip(sums) {
-                    *y = loops::at_least(floor, a + b);
-                }
-            }
-        });
+        for [from, other, to] in starts {
+            let (a, b) = (&x.data[from..from + len], &skip.data[other..other + len]);
+            loops::add(pass.path, a, b, self.relu, &mut y.data[to..to + len]);
+        }
     }
 
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
         let Back { y, dy, dx, dskip, .. } = back;
-        pass.path.run(|| {
-            if self.relu {
-                let (starts, len) = side_by_side([dy.frame, y.frame], pass.samples);
-                for [at, out] in starts {
-                    loops::close(&mut dy.data[at..at + len], &y.data[out..out + len]);
-                }
+        if self.relu {
+            let (starts, len) = side_by_side([dy.frame, y.frame], pass.samples);
+            for [at, out] in starts {
+                loops::close(pass.path, &mut dy.data[at..at + len], &y.data[out..out + len]);
             }
-            for into in [dx, dskip].into_iter().flatten() {
-                add_rows(&dy, into, pass.samples);
-            }
-        });
+        }
+        for into in [dx, dskip].into_iter().flatten() {
+            add_rows(pass, &dy, into);
+        }
     }
 
     fn take_relu(&mut self) -> bool {

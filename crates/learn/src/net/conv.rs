@@ -56,8 +56,7 @@ impl Conv {
         if plain {
             return (y.places(samples), Lay::matrix(self.inputs), taps);
         }
-        let places =
-            Places { images: samples, rows: y.extent.height, columns: y.extent.width };
+        let places = Places { images: samples, rows: y.extent.height, columns: y.extent.width };
         let beyond = x.pad - self.pad;
         let lay = Lay {
             start: beyond * x.row() + beyond * self.inputs,
@@ -154,15 +153,7 @@ impl Conv {
             for (pixel, (row, column)) in pixels.iter_mut().zip(window) {
                 *pixel = row * self.size + column;
             }
-            path.run(|| {
-                path.pack(depth, inputs, here, |input, from, into| {
-                    let pixel = pixels[input / channels];
-                    let weights = &weights[(pixel * inputs + from) * channels + input % channels..];
-                    for (to, weight) in into.iter_mut().zip(weights.iter().step_by(channels)) {
-                        *to = *weight;
-                    }
-                });
-            });
+            path.pack_turned(&pixels[..depth / channels.max(1)], weights, channels, inputs, here);
             packed = rest;
         }
     }
@@ -266,17 +257,15 @@ impl Layer for Conv {
         let (dweights, dbiases) = dparams.split_at_mut(self.weights());
         if self.relu || self.bias {
             let (starts, len) = super::frame::side_by_side([dy.frame, y.frame], pass.samples);
-            pass.path.run(|| {
-                for [to, from] in starts {
-                    let row = &mut dy.data[to..to + len];
-                    if self.relu {
-                        loops::close(row, &y.data[from..from + len]);
-                    }
-                    if self.bias {
-                        loops::add_pixels(row, dbiases);
-                    }
+            for [to, from] in starts {
+                let row = &mut dy.data[to..to + len];
+                if self.relu {
+                    loops::close(pass.path, row, &y.data[from..from + len]);
                 }
-            });
+                if self.bias {
+                    loops::add_pixels(pass.path, row, dbiases);
+                }
+            }
         }
         let (places, input_lay, taps) = self.windows(x.frame, dy.frame, pass.samples);
         let plain = places == Places::matrix(places.columns);

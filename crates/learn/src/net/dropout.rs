@@ -45,12 +45,12 @@ impl Layer for Dropout {
     fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, _: &mut [f32]) {
         let rate = if pass.training { self.rate } else { 0.0 };
         let into = Into { frame: y.frame, data: y.data, fresh: true };
-        pass.path.run(|| Dropout { rate, ..*self }.sift(pass.keys, x, into));
+        Dropout { rate, ..*self }.sift(pass.keys, x, into);
     }
 
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
         let Some(dx) = back.dx else { return };
         let dy = In { frame: back.dy.frame, data: back.dy.data };
-        pass.path.run(|| self.sift(pass.keys, dy, dx));
+        self.sift(pass.keys, dy, dx);
     }
 }

@@ -23,7 +23,7 @@ impl Layer for Flat {
         let Some(dx) = back.dx else { return };
         let (starts, len) = dx.frame.rows(pass.samples);
         for (at, dy) in starts.zip(back.dy.data.chunks_exact(len)) {
-            loops::put(dy, dx.fresh, &mut dx.data[at..at + len]);
+            loops::put(pass.path, dy, dx.fresh, &mut dx.data[at..at + len]);
         }
     }
 }

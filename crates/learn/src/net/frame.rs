@@ -61,7 +61,8 @@ pub fn side_by_side<const N: usize>(
 ) -> (impl Iterator<Item = [usize; N]>, usize) {
     let Extent { height, width, channels } = frames[0].extent;
     let plain = frames.iter().all(|frame| frame.pad == 0);
-    let (rows, len) = if plain { (1, height * width * channels) } else { (height, width * channels) };
+    let (rows, len) =
+        if plain { (1, height * width * channels) } else { (height, width * channels) };
     let starts = (0..samples).flat_map(move |image| {
         (0..rows).map(move |y| frames.map(|f| f.start() + image * f.len() + y * f.row()))
     });

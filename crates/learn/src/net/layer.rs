@@ -105,7 +105,14 @@ pub trait Layer: Send + Sync {
     /// Packs weights once for all samples of a micro-batch; those of the way back only if wanted.
     fn pack(&self, _path: Path, _from: Extent, _params: &[f32], _packed: &mut [f32], _back: bool) {}
 
-    fn forward(&self, pass: &Pass<'_>, x: In<'_>, skip: Option<In<'_>>, y: Out<'_>, kept: &mut [f32]);
+    fn forward(
+        &self,
+        pass: &Pass<'_>,
+        x: In<'_>,
+        skip: Option<In<'_>>,
+        y: Out<'_>,
+        kept: &mut [f32],
+    );
 
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>);
 

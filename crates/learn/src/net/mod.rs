@@ -38,9 +38,9 @@ use crate::model::{Model, Score, Scratch};
 use crate::vector::Vector;
 
 pub use build::Builder;
-pub use named::{cnn, mlp, resnet, resnet18, softmax};
 use frame::Frame;
 use layer::Layer;
+pub use named::{cnn, mlp, resnet, resnet18, softmax};
 
 /// A model made of layers.
 pub struct Net {
@@ -112,7 +112,8 @@ impl Net {
     pub fn flops(&self) -> u64 {
         let of = |node: &Node| {
             let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
-            node.layer.flops(from.value.extent, to.value.extent) * if node.from == 0 { 2 } else { 3 }
+            node.layer.flops(from.value.extent, to.value.extent)
+                * if node.from == 0 { 2 } else { 3 }
         };
         self.nodes.iter().map(of).sum()
     }
@@ -192,9 +193,10 @@ impl Model for Net {
         let mut undecayed: Vec<Range<usize>> = Vec::new();
         for node in &self.nodes {
             let bare = node.layer.undecayed();
-            undecayed.extend((!bare.is_empty()).then(|| {
-                node.params.start + bare.start..node.params.start + bare.end
-            }));
+            undecayed.extend(
+                (!bare.is_empty())
+                    .then(|| node.params.start + bare.start..node.params.start + bare.end),
+            );
         }
         undecayed.extend((self.buffers > 0).then(|| self.params..self.size()));
         undecayed

@@ -50,7 +50,14 @@ impl Norm {
     }
 
     /// Means and inverse deviations of one set, from sums per channel over `pixels` pixels.
-    fn settle(&self, sums: &[f32], squares: &[f32], pixels: usize, mean: &mut [f32], inv: &mut [f32]) {
+    fn settle(
+        &self,
+        sums: &[f32],
+        squares: &[f32],
+        pixels: usize,
+        mean: &mut [f32],
+        inv: &mut [f32],
+    ) {
         let group = self.group();
         let count = (pixels * group) as f64;
         for from in (0..self.channels).step_by(group) {
@@ -116,38 +123,39 @@ impl Layer for Norm {
         let pixels = x.frame.extent.height * x.frame.extent.width;
         let (sets, each) = self.sets(pass.samples);
         let skip_frame = skip.as_ref().map_or(x.frame, |skip| skip.frame);
-        pass.path.run(|| {
-            for (set, kept) in (0..sets).zip(kept.chunks_exact_mut(5 * self.channels)) {
-                let [mean, inv, a, b] = split(kept, self.channels);
-                let values = &x.data[Self::of_set(x.frame, set, each)];
-                if self.over == Over::Batch && !pass.training {
-                    let (means, variances) = pass.buffers.split_at(self.channels);
-                    mean.copy_from_slice(means);
-                    for (inv, variance) in inv.iter_mut().zip(variances) {
-                        *inv = 1.0 / (variance.max(0.0) + EPSILON as f32).sqrt();
+        for (set, kept) in (0..sets).zip(kept.chunks_exact_mut(5 * self.channels)) {
+            let [mean, inv, a, b] = split(kept, self.channels);
+            let values = &x.data[Self::of_set(x.frame, set, each)];
+            if self.over == Over::Batch && !pass.training {
+                let (means, variances) = pass.buffers.split_at(self.channels);
+                mean.copy_from_slice(means);
+                for (inv, variance) in inv.iter_mut().zip(variances) {
+                    *inv = 1.0 / (variance.max(0.0) + EPSILON as f32).sqrt();
+                }
+            } else {
+                a.fill(0.0);
+                b.fill(0.0);
+                let (starts, len) = x.frame.rows(each);
+                starts.for_each(|at| loops::add_moments(pass.path, &values[at..at + len], a, b));
+                self.settle(a, b, pixels * each, mean, inv);
+            }
+            for c in 0..self.channels {
+                a[c] = gamma[c] * inv[c];
+                b[c] = beta[c] - mean[c] * a[c];
+            }
+            let out = &mut y.data[Self::of_set(y.frame, set, each)];
+            let skip = skip.as_ref().map(|skip| &skip.data[Self::of_set(skip.frame, set, each)]);
+            let (starts, len) = side_by_side([x.frame, y.frame, skip_frame], each);
+            for [from, to, add] in starts {
+                let (x, y) = (&values[from..from + len], &mut out[to..to + len]);
+                match skip.map(|skip| &skip[add..add + len]) {
+                    Some(skip) => {
+                        loops::scale_shift_add(pass.path, x, a, b, skip, self.relu, y);
                     }
-                } else {
-                    a.fill(0.0);
-                    b.fill(0.0);
-                    let (starts, len) = x.frame.rows(each);
-                    starts.for_each(|at| loops::add_moments(&values[at..at + len], a, b));
-                    self.settle(a, b, pixels * each, mean, inv);
-                }
-                for c in 0..self.channels {
-                    a[c] = gamma[c] * inv[c];
-                    b[c] = beta[c] - mean[c] * a[c];
-                }
-                let out = &mut y.data[Self::of_set(y.frame, set, each)];
-                let skip =
-                    skip.as_ref().map(|skip| &skip.data[Self::of_set(skip.frame, set, each)]);
-                let (starts, len) = side_by_side([x.frame, y.frame, skip_frame], each);
-                for [from, to, add] in starts {
-                    let skip = skip.map(|skip| &skip[add..add + len]);
-                    let (x, y) = (&values[from..from + len], &mut out[to..to + len]);
-                    loops::scale_shift(x, a, b, skip, self.relu, y);
+                    None => loops::scale_shift(pass.path, x, a, b, self.relu, y),
                 }
             }
-        });
+        }
     }
 
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
@@ -159,53 +167,51 @@ impl Layer for Norm {
         let (sets, each) = self.sets(pass.samples);
         let group = self.group();
         let count = (x.frame.extent.height * x.frame.extent.width * each * group) as f32;
-        pass.path.run(|| {
-            for (set, kept) in (0..sets).zip(kept.chunks_exact_mut(5 * self.channels)) {
-                let (kept, c) = kept.split_at_mut(4 * self.channels);
-                let [mean, inv, a, b] = split(kept, self.channels);
-                let values = &x.data[Self::of_set(x.frame, set, each)];
-                let outs = &y.data[Self::of_set(y.frame, set, each)];
-                let deltas = &mut dy.data[Self::of_set(dy.frame, set, each)];
-                a.fill(0.0);
-                b.fill(0.0);
-                let (starts, len) = side_by_side([dy.frame, y.frame, x.frame], each);
-                for [at, out, from] in starts {
-                    let row = &mut deltas[at..at + len];
-                    if self.relu {
-                        loops::close(row, &outs[out..out + len]);
-                    }
-                    loops::add_products(row, &values[from..from + len], a, b);
+        for (set, kept) in (0..sets).zip(kept.chunks_exact_mut(5 * self.channels)) {
+            let (kept, c) = kept.split_at_mut(4 * self.channels);
+            let [mean, inv, a, b] = split(kept, self.channels);
+            let values = &x.data[Self::of_set(x.frame, set, each)];
+            let outs = &y.data[Self::of_set(y.frame, set, each)];
+            let deltas = &mut dy.data[Self::of_set(dy.frame, set, each)];
+            a.fill(0.0);
+            b.fill(0.0);
+            let (starts, len) = side_by_side([dy.frame, y.frame, x.frame], each);
+            for [at, out, from] in starts {
+                let row = &mut deltas[at..at + len];
+                if self.relu {
+                    loops::close(pass.path, row, &outs[out..out + len]);
                 }
-                // From sums of d and d z to the factors of dz = a d + b z + c.
-                for from in (0..self.channels).step_by(group) {
-                    let (mut of_d, mut of_dz) = (0.0, 0.0);
-                    for i in from..from + group {
-                        let along = (b[i] - mean[i] * a[i]) * inv[i];
-                        dgamma[i] += along;
-                        dbeta[i] += a[i];
-                        of_d += gamma[i] * a[i];
-                        of_dz += gamma[i] * along;
-                    }
-                    for i in from..from + group {
-                        a[i] = gamma[i] * inv[i];
-                        b[i] = -inv[i] * inv[i] * of_dz / count;
-                        c[i] = -inv[i] * of_d / count - mean[i] * b[i];
-                    }
+                loops::add_products(pass.path, row, &values[from..from + len], a, b);
+            }
+            // From sums of d and d z to the factors of dz = a d + b z + c.
+            for from in (0..self.channels).step_by(group) {
+                let (mut of_d, mut of_dz) = (0.0, 0.0);
+                for i in from..from + group {
+                    let along = (b[i] - mean[i] * a[i]) * inv[i];
+                    dgamma[i] += along;
+                    dbeta[i] += a[i];
+                    of_d += gamma[i] * a[i];
+                    of_dz += gamma[i] * along;
                 }
-                let into = &mut dx.data[Self::of_set(dx.frame, set, each)];
-                let (starts, len) = side_by_side([dy.frame, x.frame, dx.frame], each);
-                for [at, from, to] in starts {
-                    let (d, z) = (&deltas[at..at + len], &values[from..from + len]);
-                    loops::combine(d, z, [&*a, &*b, &*c], &mut into[to..to + len]);
-                }
-                if self.over == Over::Batch {
-                    note_statistics(mean, inv, pass.samples, statistics);
+                for i in from..from + group {
+                    a[i] = gamma[i] * inv[i];
+                    b[i] = -inv[i] * inv[i] * of_dz / count;
+                    c[i] = -inv[i] * of_d / count - mean[i] * b[i];
                 }
             }
-            if let Some(into) = dskip {
-                add_rows(&dy, into, pass.samples);
+            let into = &mut dx.data[Self::of_set(dx.frame, set, each)];
+            let (starts, len) = side_by_side([dy.frame, x.frame, dx.frame], each);
+            for [at, from, to] in starts {
+                let (d, z) = (&deltas[at..at + len], &values[from..from + len]);
+                loops::combine(pass.path, d, z, a, b, c, &mut into[to..to + len]);
             }
-        });
+            if self.over == Over::Batch {
+                note_statistics(mean, inv, pass.samples, statistics);
+            }
+        }
+        if let Some(into) = dskip {
+            add_rows(pass, &dy, into);
+        }
     }
 
     fn take_relu(&mut self) -> bool {
@@ -227,11 +233,11 @@ fn note_statistics(mean: &[f32], inv: &[f32], samples: usize, statistics: &mut [
 }
 
 /// The gradient of an addition passes as it is.
-#[inline(always)]
-pub fn add_rows(dy: &Out<'_>, into: Into<'_>, samples: usize) {
-    let (starts, len) = side_by_side([dy.frame, into.frame], samples);
+pub fn add_rows(pass: &Pass<'_>, dy: &Out<'_>, into: Into<'_>) {
+    let (starts, len) = side_by_side([dy.frame, into.frame], pass.samples);
     for [from, to] in starts {
-        loops::put(&dy.data[from..from + len], into.fresh, &mut into.data[to..to + len]);
+        let (dy, into_row) = (&dy.data[from..from + len], &mut into.data[to..to + len]);
+        loops::put(pass.path, dy, into.fresh, into_row);
     }
 }
 

@@ -41,8 +41,7 @@ impl Net {
                 node.packed.clone(),
             ];
             let [x, skip, y, kept, packed] = apart(arena, spans);
-            let skip =
-                node.skip.map(|slot| In { frame: self.slots[slot].value, data: skip });
+            let skip = node.skip.map(|slot| In { frame: self.slots[slot].value, data: skip });
             let pass = self.pass_of(node, params, packed, keys, training);
             let y = Out { frame: to.value, data: y };
             node.layer.forward(&pass, In { frame: from.value, data: x }, skip, y, kept);
@@ -97,8 +96,8 @@ impl Net {
         let [logits, deltas] = apart(arena, [self.value(last, n), self.delta(last, n)]);
         deltas.copy_from_slice(logits);
         let weight = 1.0 / self.answers_per_sample() as f32;
-        let answers = self.answers(batch, samples);
-        let loss = self.path.run(|| loops::cross_entropy(deltas, self.classes, answers, weight));
+        let mut answers = self.answers(batch, samples);
+        let loss = loops::cross_entropy(self.path, deltas, self.classes, &mut answers, weight);
         loss * f64::from(weight)
     }
 
@@ -108,8 +107,8 @@ impl Net {
         let rows = (samples.len() * self.answers_per_sample()) as u64;
         let answers = self.answers(batch, samples.clone());
         let correct = loops::count_correct(logits, self.classes, answers);
-        let answers = self.answers(batch, samples);
-        let loss_sum = loops::cross_entropy(logits, self.classes, answers, 1.0);
+        let mut answers = self.answers(batch, samples);
+        let loss_sum = loops::cross_entropy(self.path, logits, self.classes, &mut answers, 1.0);
         Score { loss_sum, correct, samples: rows }
     }
 

@@ -68,12 +68,8 @@ impl Net {
     /// The same layers, placed anew.
     pub(super) fn rebuilt(self, path: Path) -> Net {
         let extents = self.slots.iter().map(|slot| slot.value.extent).collect();
-        let part = |node: Node| Part {
-            layer: node.layer,
-            from: node.from,
-            skip: node.skip,
-            to: node.to,
-        };
+        let part =
+            |node: Node| Part { layer: node.layer, from: node.from, skip: node.skip, to: node.to };
         let parts = self.nodes.into_iter().map(part).collect();
         assemble(path, extents, parts, self.head, self.classes)
     }
@@ -81,7 +77,8 @@ impl Net {
 
 /// Frames of zeros as wide as the layers around a slot need them: (values, deltas).
 fn frames(extents: &[Extent], parts: &[Part]) -> (Vec<Frame>, Vec<Frame>) {
-    let plain: Vec<Frame> = extents.iter().map(|extent| Frame { extent: *extent, pad: 0 }).collect();
+    let plain: Vec<Frame> =
+        extents.iter().map(|extent| Frame { extent: *extent, pad: 0 }).collect();
     let (mut values, mut deltas) = (plain.clone(), plain);
     for part in parts {
         let (value, delta) = part.layer.pads(extents[part.from]);

@@ -2,7 +2,7 @@
 
 use super::layer::{Back, In, Layer, Out, Pass};
 use crate::dataset::Extent;
-use crate::kernels::loops::at_least;
+use crate::kernels::loops::{self, Window};
 
 /// Windows that lie side by side; what does not fill one is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,29 +24,8 @@ impl Pool {
         Pool { kind, height, width, relu: false }
     }
 
-    /// Where each output pixel lies, and the first pixel of its window.
-    fn pixels(
-        &self,
-        from: super::frame::Frame,
-        to: super::frame::Frame,
-        samples: usize,
-    ) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (x, y, pool) = (from.lay(), to.lay(), *self);
-        let Extent { height, width, .. } = to.extent;
-        (0..samples).flat_map(move |image| {
-            (0..height).flat_map(move |row| {
-                (0..width).map(move |column| {
-                    let window = x.at(image, row * pool.height, column * pool.width);
-                    (y.at(image, row, column), window)
-                })
-            })
-        })
-    }
-
-    /// Offsets of a window's pixels.
-    fn window(&self, frame: super::frame::Frame) -> impl Iterator<Item = usize> + Clone + use<> {
-        let (width, row, column) = (self.width, frame.row(), frame.extent.channels);
-        (0..self.height).flat_map(move |y| (0..width).map(move |x| y * row + x * column))
+    fn window(&self, row: usize, channels: usize) -> Window {
+        Window { height: self.height, width: self.width, row, channels }
     }
 }
 
@@ -56,86 +35,52 @@ impl Layer for Pool {
     }
 
     fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, _: &mut [f32]) {
-        let channels = x.frame.extent.channels;
-        let floor = if self.relu { 0.0 } else { f32::NEG_INFINITY };
-        let share = 1.0 / (self.height * self.width) as f32;
-        pass.path.run(|| {
-            for (to, from) in self.pixels(x.frame, y.frame, pass.samples) {
-                let out = &mut y.data[to..to + channels];
-                let mut window = self.window(x.frame);
-                let first = from + window.next().expect("a window has a pixel");
-                out.copy_from_slice(&x.data[first..first + channels]);
-                for offset in window {
-                    let pixel = &x.data[from + offset..][..channels];
-                    match self.kind {
-                        Kind::Max => {
-                            for (y, x) in out.iter_mut().zip(pixel) {
-                                *y = if *y >= *x { *y } else { *x };
-                            }
-                        }
-                        Kind::Mean => out.iter_mut().zip(pixel).for_each(|(y, x)| *y += x),
-                    }
-                }
-                if self.kind == Kind::Mean {
-                    out.iter_mut().for_each(|y| *y *= share);
-                }
-                out.iter_mut().for_each(|y| *y = at_least(floor, *y));
+        let Extent { height, width, channels } = y.frame.extent;
+        let (from, to) = (x.frame.lay(), y.frame.lay());
+        let window = self.window(x.frame.row(), channels);
+        for (image, row) in (0..pass.samples).flat_map(|i| (0..height).map(move |row| (i, row))) {
+            let x = &x.data[from.at(image, row * self.height, 0)..];
+            let y = &mut y.data[to.at(image, row, 0)..][..width * channels];
+            match self.kind {
+                Kind::Max => loops::max_pool(pass.path, window, x, self.relu, y),
+                Kind::Mean => loops::mean_pool(pass.path, window, x, self.relu, y),
             }
-        });
+        }
     }
 
-    /// The first of the highest pixels gets the gradient.
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
         let Back { x, y, dy, dx, .. } = back;
         let Some(dx) = dx else { return };
-        let channels = x.frame.extent.channels;
-        let share = 1.0 / (self.height * self.width) as f32;
-        let covers = self.extent(x.frame.extent);
-        let whole = covers.height * self.height == x.frame.extent.height
-            && covers.width * self.width == x.frame.extent.width;
-        pass.path.run(|| {
-            if dx.fresh && !whole {
-                let (starts, len) = dx.frame.rows(pass.samples);
-                starts.for_each(|at| dx.data[at..at + len].fill(0.0));
+        let Extent { height, width, channels } = y.frame.extent;
+        let is_covered = height * self.height == x.frame.extent.height
+            && width * self.width == x.frame.extent.width;
+        if dx.fresh && !is_covered {
+            let (starts, len) = dx.frame.rows(pass.samples);
+            starts.for_each(|at| dx.data[at..at + len].fill(0.0));
+        }
+        let (values, into) = (x.frame.lay(), dx.frame.lay());
+        let (outs, deltas) = (y.frame.lay(), dy.frame.lay());
+        let len = width * channels;
+        for (image, row) in (0..pass.samples).flat_map(|i| (0..height).map(move |row| (i, row))) {
+            let x_row = &x.data[values.at(image, row * self.height, 0)..];
+            let y_row = &y.data[outs.at(image, row, 0)..][..len];
+            let dy_row = &mut dy.data[deltas.at(image, row, 0)..][..len];
+            let dx_row = &mut dx.data[into.at(image, row * self.height, 0)..];
+            if self.relu {
+                loops::close(pass.path, dy_row, y_row);
             }
-            let pixels = self.pixels(x.frame, y.frame, pass.samples);
-            let deltas = self.pixels(dx.frame, dy.frame, pass.samples);
-            for ((out, from), (at, to)) in pixels.zip(deltas) {
-                let out = &y.data[out..out + channels];
-                let delta = &mut dy.data[at..at + channels];
-                if self.relu {
-                    crate::kernels::loops::close(delta, out);
-                }
-                let offsets = self.window(x.frame).zip(self.window(dx.frame));
-                for (offset, back) in offsets {
-                    let pixel = &x.data[from + offset..][..channels];
-                    let into = &mut dx.data[to + back..][..channels];
-                    match self.kind {
-                        // What is given is taken away, so that only the first of equals gets it.
-                        Kind::Max => give(pixel, out, delta, into, dx.fresh),
-                        Kind::Mean => {
-                            for (into, delta) in into.iter_mut().zip(&*delta) {
-                                let part = delta * share;
-                                *into = if dx.fresh { part } else { *into + part };
-                            }
-                        }
-                    }
-                }
+            let there = self.window(x.frame.row(), channels);
+            let window = self.window(dx.frame.row(), channels);
+            match self.kind {
+                Kind::Max => loops::max_pool_back(
+                    pass.path, there, x_row, y_row, dy_row, window, dx.fresh, dx_row,
+                ),
+                Kind::Mean => loops::mean_pool_back(pass.path, dy_row, window, dx.fresh, dx_row),
             }
-        });
+        }
     }
 
     fn take_relu(&mut self) -> bool {
         !std::mem::replace(&mut self.relu, true)
-    }
-}
-
-#[inline(always)]
-fn give(pixel: &[f32], out: &[f32], delta: &mut [f32], into: &mut [f32], fresh: bool) {
-    let rows = pixel.iter().zip(out).zip(delta.iter_mut().zip(into.iter_mut()));
-    for ((x, y), (delta, into)) in rows {
-        let part = if *x >= *y { *delta } else { 0.0 };
-        *into = if fresh { part } else { *into + part };
-        *delta = if *x >= *y { 0.0 } else { *delta };
     }
 }
