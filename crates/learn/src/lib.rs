@@ -3,12 +3,10 @@
 
 pub mod blobs;
 pub mod dataset;
-mod dense_loops;
 pub mod dice;
 pub mod digits;
 pub mod gradient;
 pub mod kernels;
-pub mod mlp;
 pub mod model;
 pub mod net;
 pub mod optimizer;
@@ -24,8 +22,7 @@ pub use dice::{Dice, mix};
 pub use digits::digits;
 pub use gradient::Gradient;
 pub use kernels::Path;
-pub use mlp::{Mlp, Softmax};
-pub use model::{Model, Score, Scratch};
+pub use model::{Layout, Model, Score, Scratch};
 pub use net::Net;
 pub use optimizer::{Optimizer, OptimizerState, Rule};
 pub use order::Order;
