@@ -51,7 +51,7 @@ const WAIT_MIN: f64 = 0.01;
 
 impl Bar {
     pub fn new(samples_total: u64, time: &'static str, is_wanted: bool) -> Bar {
-        let bar = styled(samples_total, is_wanted, "{bar:12} {elapsed}  {wide_msg}");
+        let bar = styled(samples_total, is_wanted, "{bar:10} {elapsed}  {wide_msg}");
         let said = Said { epoch: 0, when: Instant::now() };
         Bar { bar, is_wanted, time, lines: 0, mark: Mark::default(), said }
     }
@@ -89,12 +89,12 @@ impl Mark {
     }
 }
 
-/// "epoch 3.4 of 20, loss 0.21, accuracy 95 %, 5,432 samples/s, 4 members, worker 3 makes the others wait 41 %"
+/// "epoch 3.4/20, loss 0.210, accuracy 95.1 %, 5,432 samples/s, 4 members, 41 % waiting for worker 3"
 fn message(account: &Account, mark: &Mark, time: &str) -> String {
     let per_epoch = account.samples_per_epoch.max(1) as f64;
     let (done, all) =
         (account.samples as f64 / per_epoch, account.samples_total as f64 / per_epoch);
-    let mut parts = vec![format!("epoch {done:.1} of {}", (100.0 * all).round() / 100.0)];
+    let mut parts = vec![format!("epoch {done:.1}/{}", (100.0 * all).round() / 100.0)];
     if !time.is_empty() {
         parts.push(format!("{} {time}", duration(account.end.as_secs_f64())));
     }
@@ -125,7 +125,7 @@ fn slowest(account: &Account, mark: &Mark, seconds: f64) -> Option<String> {
     let others = account.members.len().saturating_sub(1) as f64;
     let part = waited.as_secs_f64() / (seconds * others);
     (part.is_finite() && part >= WAIT_MIN)
-        .then(|| format!("worker {who} makes the others wait {:.0} %", 100.0 * part.min(1.0)))
+        .then(|| format!("{:.0} % waiting for worker {who}", 100.0 * part.min(1.0)))
 }
 
 /// An empty bar of so many samples.
@@ -161,8 +161,7 @@ mod tests {
     fn the_message_tells_progress_pace_and_who_is_waited_for() {
         let mark = Mark { at: Duration::from_secs(8), samples: 300, ..Mark::default() };
 
-        let expected =
-            "epoch 3.4 of 10, 20 samples/s, 3 members, worker 2 makes the others wait 100 %";
+        let expected = "epoch 3.4/10, 20 samples/s, 3 members, 100 % waiting for worker 2";
         assert_eq!(message(&account(), &mark, ""), expected);
     }
 
@@ -172,8 +171,8 @@ mod tests {
         let mut later = account();
         later.end = Duration::from_secs(20);
 
-        assert_eq!(message(&later, &mark, "virtual"), "epoch 3.4 of 10, 20.0 s virtual, 3 members");
+        assert_eq!(message(&later, &mark, "virtual"), "epoch 3.4/10, 20.0 s virtual, 3 members");
         later.waited_for.insert(WorkerId(2), Duration::from_secs(10));
-        assert!(message(&later, &mark, "").ends_with("worker 2 makes the others wait 25 %"));
+        assert!(message(&later, &mark, "").ends_with(", 25 % waiting for worker 2"));
     }
 }

@@ -14,6 +14,8 @@ mod series;
 mod svg;
 pub mod table;
 pub mod tensorboard;
+#[cfg(test)]
+mod testing;
 pub mod timeline;
 pub mod trace;
 mod track;

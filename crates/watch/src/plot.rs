@@ -182,6 +182,7 @@ mod tests {
     use paceline_runtime::{Line, Reader, Record, Spans, WorkerId};
 
     use super::*;
+    use crate::testing::is_well_formed;
 
     /// Two workers, 30 rounds of 10 ms and 20 samples, in epochs of 100.
     fn read(loss: impl Fn(u64) -> f64, scored: bool) -> (Curves, Timeline) {
@@ -225,23 +226,6 @@ mod tests {
         let run = |(name, (curves, timeline))| Run { name, curves, timeline };
         let parts = read.iter().map(|(name, (curves, timeline))| (*name, (curves, timeline)));
         comparison("a < b", &parts.map(run).collect::<Vec<_>>())
-    }
-
-    /// Whether every element is closed in the order it was opened.
-    fn is_well_formed(svg: &str) -> bool {
-        let mut open = Vec::new();
-        for tag in svg.split('<').skip(1) {
-            let (tag, _) = tag.split_once('>').expect("a tag ends");
-            let name = tag.split([' ', '/']).find(|part| !part.is_empty()).unwrap_or("");
-            if tag.starts_with('/') {
-                if open.pop() != Some(name) {
-                    return false;
-                }
-            } else if !tag.ends_with('/') {
-                open.push(name);
-            }
-        }
-        open.is_empty()
     }
 
     #[test]

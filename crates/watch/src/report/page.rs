@@ -73,7 +73,7 @@ th { opacity: .75; white-space: nowrap; }
 td { overflow-wrap: anywhere; }
 .number { text-align: right; white-space: nowrap; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.5rem 2rem;
-  align-items: start; }
+  align-items: start; justify-items: start; }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
 .remark { border-left: 4px solid #c00000; padding: .2rem .8rem; margin: 0 0 1rem; }
 svg { width: 100%; height: auto; display: block; }

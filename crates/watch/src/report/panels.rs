@@ -6,6 +6,7 @@ use crate::axis::{Axis, time_unit};
 use crate::curves::Point;
 use crate::panel::{Panel, Stroke};
 use crate::points::{DIVERGED, brief, shortened, smoothed, thinned};
+use crate::table::count;
 use crate::track::{Bin, Track};
 
 /// Shares and rates of work are drawn in so many pieces at most: finer, they are noise.
@@ -159,7 +160,7 @@ fn throughput(report: &Report) -> Option<Panel> {
         }
     }
     let highest = paces.iter().map(|(_, pace)| *pace).fold(0.0, f64::max);
-    let label = brief(paces.last()?.1);
+    let label = count(paces.last()?.1 as u64);
     let strokes = vec![Stroke { label, look: 0, points: paces }];
     let y = Axis::linear("samples per second", 0.0, 1.05 * highest);
     Some(Panel { title: "Samples per second, all workers".to_owned(), x, y, strokes })
@@ -180,17 +181,20 @@ fn shares(report: &Report) -> Option<Panel> {
         (axis, report.seconds(), unit)
     };
     let all = all.coarsened(all.len() as f64 * all.seconds() / PIECES);
-    // A piece that the end cuts short tells of chance, not of shares.
-    let is_whole = |i: usize| (i as f64 + 0.5) * all.seconds() <= end && all.bin(i).count > 0;
+    // A last piece with few samples tells who came last, not of shares.
+    let last = all.len().saturating_sub(1);
+    let is_cut = last > 0 && all.bin(last).sum < 0.5 * all.bin(last - 1).sum;
+    let pieces = if is_cut { last } else { last + 1 };
+    let is_there = |i: &usize| *i < pieces && all.bin(*i).count > 0;
     let mut strokes = vec![];
     for (look, (who, track)) in by_worker.iter().enumerate() {
         let track = track.coarsened(all.seconds());
         let first = (0..track.len()).find(|i| track.bin(*i).count > 0)?;
         let share = |i: usize| {
             let part = track.bin(i).sum / all.bin(i).sum;
-            ((i as f64 + 0.5) * all.seconds() / unit, 100.0 * part)
+            (((i as f64 + 0.5) * all.seconds()).min(end) / unit, 100.0 * part)
         };
-        let lived = (first..track.len()).filter(|i| is_whole(*i));
+        let lived = (first..track.len()).filter(is_there);
         let points: Vec<(f64, f64)> = lived.map(share).collect();
         strokes.push(Stroke { label: format!("worker {who}"), look, points });
     }
