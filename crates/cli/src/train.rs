@@ -19,7 +19,7 @@ use crate::summary::{Told, tell};
 #[derive(Args)]
 #[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub struct Train {
-    /// The training algorithm (see `paceline strategies`) [default: ssgd, or what the job file says]
+    /// The training algorithm (see `paceline strategies`) [default: dbs, or what the job file says]
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
     /// Let workers be unevenly fast: 4 is four times as fast as 1
@@ -42,8 +42,10 @@ Examples:
   paceline train
   paceline train --strategy abs --speeds 1,1,2,4 --target-loss 0.3
   paceline train --workers 8 --strategy gossip-pull --epochs 5 --json
+  paceline train --tensorboard runs/dbs --trace trace.json --report dbs.html
 
-Without --workers and --speeds there are 4 workers, all as fast as they can be.
+Without --workers and --speeds there are 4 workers of speeds 4, 4, 2 and 1; with --workers alone all
+are as fast as they can be. The report is drawn after Ctrl-C and after a failure, too.
 The first Ctrl-C finishes the round and sums up, the second stops at once.";
 
 const STRATEGY: &str = "dbs";
