@@ -460,6 +460,10 @@ fn speeds_must_fit_the_workers() {
                 "invalid value '-1' for '--speeds <V,V,...>': give numbers above zero, e.g. 1,1,2,4\n\nFor more information, try '--help'.",
             ),
             ("train --workers 0", "workers = 0: a job needs at least one worker"),
+            (
+                "train --speeds 1,100000",
+                "speeds: 100000 is more than 10000 times 1: nobody would wait for that",
+            ),
         ],
     );
 }

@@ -120,7 +120,8 @@ fn slowest(account: &Account, mark: &Mark, seconds: f64) -> Option<String> {
         let known = mark.waited_for.iter().find(|(other, _)| *other == who);
         known.map_or(Duration::ZERO, |(_, time)| *time)
     };
-    let since = account.waited_for.iter().map(|(who, time)| (*time - before(*who), *who));
+    let since =
+        account.waited_for.iter().map(|(who, time)| (time.saturating_sub(before(*who)), *who));
     let (waited, who) = since.max()?;
     let others = account.members.len().saturating_sub(1) as f64;
     let part = waited.as_secs_f64() / (seconds * others);
@@ -145,14 +146,11 @@ mod tests {
     use super::*;
 
     fn account() -> Account {
-        let mut account = Account {
-            end: Duration::from_secs(10),
-            samples_per_epoch: 100,
-            samples_total: 1000,
-            samples: 340,
-            members: vec![WorkerId(0), WorkerId(1), WorkerId(2)],
-            ..Account::default()
-        };
+        let mut account = Account::default();
+        account.end = Duration::from_secs(10);
+        (account.samples_per_epoch, account.samples_total) = (100, 1000);
+        account.samples = 340;
+        account.members = vec![WorkerId(0), WorkerId(1), WorkerId(2)];
         account.waited_for.insert(WorkerId(2), Duration::from_secs(5));
         account
     }

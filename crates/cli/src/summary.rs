@@ -33,6 +33,9 @@ pub struct Told<'a> {
 /// neither is lost for the other's sake.
 pub fn tell(told: &Told, ended: Result<Outcome, Failure>, mut audience: Audience) -> Ended {
     let mut troubles = audience.finish();
+    if let Err(Failure::Usage(sentence)) = ended {
+        return Err(Ending::Usage(sentence));
+    }
     let facts = facts(told, &ended, &audience);
     let page = audience.outputs.draw(&audience.report, &facts);
     let page = page.unwrap_or_else(|sentence| {

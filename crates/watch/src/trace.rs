@@ -14,6 +14,8 @@ use crate::pulse::Pulse;
 /// Writes trace events while a run goes on. What is in the file is a whole JSON array at any time.
 pub struct Trace {
     file: TraceFile,
+    /// Until when the coordinator's thread has been told; workers' lines may come a little late.
+    now: Duration,
     /// Until when each worker's thread has been told.
     told: BTreeMap<WorkerId, Duration>,
     /// Who entered an exchange last so far, and when; the newest exchanges.
@@ -33,6 +35,7 @@ impl Trace {
     pub fn create(path: &Path, name: &str) -> Result<Trace, String> {
         let mut trace = Trace {
             file: TraceFile::create(path)?,
+            now: Duration::ZERO,
             told: BTreeMap::new(),
             entered: BTreeMap::new(),
             pulse: Pulse::default(),
@@ -78,7 +81,7 @@ impl Trace {
         self.slices += 1;
         if self.slices > SLICES_MAX {
             let name = format!("slices end here: there are more than {SLICES_MAX}");
-            return self.instant(0, &name, to, json!({}));
+            return self.moment(&name, json!({}));
         }
         self.told.insert(who, to);
         let length = microseconds(to) - microseconds(from);
@@ -89,25 +92,26 @@ impl Trace {
         }));
     }
 
-    /// A moment, on a worker's thread or (thread 0) the coordinator's.
-    fn instant(&mut self, thread: u64, name: &str, at: Duration, args: Value) {
-        let scope = if thread == 0 { "p" } else { "t" };
+    /// A moment on the coordinator's thread.
+    fn moment(&mut self, name: &str, args: Value) {
         self.file.write(&json!({
-            "ph": "i", "s": scope, "pid": 1, "tid": thread, "name": name, "ts": microseconds(at), "args": args,
+            "ph": "i", "s": "p", "pid": 1, "tid": 0, "name": name, "ts": microseconds(self.now), "args": args,
         }));
     }
 
     fn moment_of(&mut self, who: WorkerId, name: &str, at: Duration) {
         let at = at.max(self.told(who));
         self.told.insert(who, at);
-        self.instant(thread(who), name, at, json!({}));
+        self.file.write(&json!({
+            "ph": "i", "s": "t", "pid": 1, "tid": thread(who), "name": name, "ts": microseconds(at),
+        }));
     }
 
-    fn count(&mut self, name: &str, at: Duration, value: f64) {
+    fn count(&mut self, name: &str, value: f64) {
         // JSON has no word for a loss that came apart.
         if value.is_finite() {
             self.file.write(&json!({
-                "ph": "C", "pid": 1, "tid": 0, "name": name, "ts": microseconds(at), "args": { name: value },
+                "ph": "C", "pid": 1, "tid": 0, "name": name, "ts": microseconds(self.now), "args": { name: value },
             }));
         }
     }
@@ -129,8 +133,9 @@ impl Trace {
 impl Reader for Trace {
     fn read(&mut self, line: &Line) {
         let at = line.at;
+        self.now = self.now.max(at);
         if let Some(beat) = self.pulse.read(line) {
-            self.count("training loss", at, beat.loss);
+            self.count("training loss", beat.loss);
         }
         match &line.record {
             Record::Started { who } => drop(self.told(*who)),
@@ -138,7 +143,8 @@ impl Reader for Trace {
                 self.slice(*who, "compute", *since, at, json!({ "samples": samples }));
             }
             Record::Entered { who, view, exchange, .. } => {
-                self.entered.insert((*view, *exchange), (*who, at));
+                let last = self.entered.entry((*view, *exchange)).or_insert((*who, at));
+                *last = if at > last.1 { (*who, at) } else { *last };
                 while self.entered.len() > EXCHANGES_MAX {
                     self.entered.pop_first();
                 }
@@ -163,21 +169,16 @@ impl Reader for Trace {
             Record::Left { who } => self.moment_of(*who, "left", at),
             Record::Finished { who, .. } => self.moment_of(*who, "finished", at),
             Record::View { number, members, reason } => {
-                self.instant(
-                    0,
-                    &format!("view {number}: {reason}"),
-                    at,
-                    json!({ "members": members }),
-                );
-                self.count("members", at, members.len() as f64);
+                self.moment(&format!("view {number}: {reason}"), json!({ "members": members }));
+                self.count("members", members.len() as f64);
             }
-            Record::StartedOver => self.instant(0, "started over", at, json!({})),
+            Record::StartedOver => self.moment("started over", json!({})),
             Record::Scored { loss, accuracy, samples } => {
                 let args = json!({ "samples": samples, "loss": loss, "accuracy": accuracy });
-                self.instant(0, "score", at, args);
-                self.count("test accuracy", at, *accuracy);
+                self.moment("score", args);
+                self.count("test accuracy", *accuracy);
             }
-            Record::Over => self.instant(0, "over", at, json!({})),
+            Record::Over => self.moment("over", json!({})),
             _ => {}
         }
     }

@@ -18,7 +18,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 fn assert_sum(bytes: &[u8], sum: &[u8]) {
     let crc = crc32c(bytes);
-    let masked = ((crc >> 15) | (crc << 17)).wrapping_add(0xa282_ead8);
+    let masked = crc.rotate_left(17).wrapping_add(0xa282_ead8);
     assert_eq!(sum, masked.to_le_bytes());
 }
 

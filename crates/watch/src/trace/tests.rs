@@ -18,12 +18,12 @@ fn traced(name: &str, lines: &[Line]) -> Vec<Value> {
     events
 }
 
-/// On every worker's thread things begin one after another, and slices do not overlap.
+/// On every thread things begin one after another, and slices do not overlap.
 fn assert_in_order(events: &[Value]) {
     let mut ends: BTreeMap<u64, f64> = BTreeMap::new();
     for event in events {
         let (thread, phase) = (event["tid"].as_u64().unwrap_or(0), event["ph"].as_str().unwrap());
-        if thread > 0 && (phase == "X" || phase == "i") {
+        if phase != "M" {
             let begin = event["ts"].as_f64().unwrap();
             let end = ends.entry(thread).or_default();
             assert!(begin >= *end - 1e-6, "{event} begins before {end}");
