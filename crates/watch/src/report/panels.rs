@@ -104,6 +104,10 @@ fn accuracy(report: &Report, across: Across) -> Option<Panel> {
     let points: Vec<Point> = report.curves.accuracy().iter().filter(is_drawable).copied().collect();
     let values = || points.iter().map(|point| 100.0 * point.value);
     let (low, high) = (values().fold(100.0, f64::min), values().fold(0.0, f64::max));
+    // Data without labels have nothing to be told right.
+    if high == 0.0 {
+        return None;
+    }
     let room = 0.05 * (high - low).max(1.0);
     let y = Axis::linear("test accuracy, %", (low - room).max(0.0), (high + room).min(100.0));
     let label = format!("{:.1} %", 100.0 * points.last()?.value);
