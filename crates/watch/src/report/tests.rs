@@ -124,3 +124,18 @@ fn whom_the_others_waited_for_is_told() {
 
     assert!(html.contains("waited for <b>worker 1</b> most: 50 ms in all"), "{html}");
 }
+
+#[test]
+fn a_thinned_journal_gives_estimates_and_no_waits() {
+    let mut lines = two_workers(50);
+    let halved =
+        lines.iter().position(|line| line.at.as_millis() > 250).expect("there is a middle");
+    lines.insert(halved, line(250, Record::Thinned { keeping_one_in: 3 }));
+
+    let mut report = Report::default();
+    read_all(&mut report, &lines);
+
+    // 25 rounds of two workers as they are, 25 that count three times.
+    assert_eq!(report.bytes_total(), 2 * 25 * 100 + 2 * 25 * 300);
+    assert!(report.html(&Facts::default()).contains("does not tell who waited for whom"));
+}

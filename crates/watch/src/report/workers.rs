@@ -38,6 +38,9 @@ pub(super) fn section(report: &Report, facts: &Facts) -> String {
 }
 
 fn waited_for_most(report: &Report, facts: &Facts) -> String {
+    if report.keeping_one_in() > 1 {
+        return "A thinned journal does not tell who waited for whom.".to_owned();
+    }
     let most = facts.waited_for.iter().max_by_key(|(_, time)| **time);
     let Some((who, time)) = most.filter(|(_, time)| **time > Duration::ZERO) else {
         return "Nobody was waited for.".to_owned();
@@ -56,7 +59,10 @@ fn table(report: &Report, facts: &Facts) -> String {
     );
     for (who, part) in report.timeline.utilization().into_iter().take(WORKERS_MAX) {
         let samples = report.computed.get(&who).copied().unwrap_or(0);
-        let waited = facts.waited_for.get(&who).copied().unwrap_or_default();
+        let waited = match facts.waited_for.get(&who).copied().unwrap_or_default() {
+            _ if report.keeping_one_in() > 1 => "-".to_owned(),
+            time => duration(time.as_secs_f64()),
+        };
         let _ = writeln!(
             html,
             "<tr><td>{who}</td><td class=\"bar\">{}</td><td class=\"number\">{:.1} %</td>\
@@ -64,7 +70,7 @@ fn table(report: &Report, facts: &Facts) -> String {
             bar(part),
             100.0 * part,
             count(samples),
-            duration(waited.as_secs_f64()),
+            waited,
         );
     }
     html + "</table>\n"
