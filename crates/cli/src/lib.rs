@@ -5,6 +5,8 @@ mod bar;
 mod compare;
 mod flags;
 mod output;
+mod outputs;
+mod report;
 mod scenarios;
 mod simulate;
 mod strategies;
@@ -35,6 +37,7 @@ enum Command {
     Simulate(simulate::Simulate),
     Compare(compare::Compare),
     Train(train::Train),
+    Report(report::Report),
     Strategies(strategies::Strategies),
     Scenarios(scenarios::Scenarios),
 }
@@ -56,6 +59,7 @@ pub fn main_with(own: Vec<Recipe>) -> ExitCode {
         Command::Simulate(command) => command.run(&recipes),
         Command::Compare(command) => command.run(&recipes),
         Command::Train(command) => command.run(&recipes),
+        Command::Report(command) => command.run(),
         Command::Strategies(command) => command.run(&recipes),
         Command::Scenarios(command) => command.run(),
     })
