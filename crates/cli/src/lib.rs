@@ -3,6 +3,7 @@
 mod audience;
 mod bar;
 mod compare;
+mod data;
 mod flags;
 mod output;
 mod scenarios;
@@ -37,6 +38,7 @@ enum Command {
     Train(train::Train),
     Strategies(strategies::Strategies),
     Scenarios(scenarios::Scenarios),
+    Data(data::Data),
 }
 
 /// Runs the whole command line, with rows of one's own in the table of recipes; a row replaces ours of the same name.
@@ -58,6 +60,7 @@ pub fn main_with(own: Vec<Recipe>) -> ExitCode {
         Command::Train(command) => command.run(&recipes),
         Command::Strategies(command) => command.run(&recipes),
         Command::Scenarios(command) => command.run(),
+        Command::Data(command) => command.run(),
     })
 }
 

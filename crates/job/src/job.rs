@@ -1,5 +1,6 @@
 //! What the user asks for, checked once at the door; behind it everything is valid.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_learn::{Optimizer, Rescale, Schedule, Shape};
@@ -21,6 +22,10 @@ pub struct Job {
     pub choices: Option<Choices>,
     pub model: String,
     pub data: String,
+    /// Where data sets lie, in place of the usual folder.
+    pub data_dir: Option<PathBuf>,
+    /// So many of the first samples to learn from, in place of all.
+    pub samples: Option<u64>,
     pub epochs: f64,
     /// Of one worker.
     pub batch: Option<u64>,
@@ -52,6 +57,8 @@ impl Default for Job {
             choices: None,
             model: "mlp".into(),
             data: "digits".into(),
+            data_dir: None,
+            samples: None,
             epochs: 20.0,
             batch: None,
             batch_total: None,
@@ -109,7 +116,7 @@ impl Job {
         let batch = self.batch_of_one(workers)?;
         let task = match own {
             Some(task) => task,
-            None => Task::named(&self.model, &self.data, self.seed)?,
+            None => Task::of(self)?,
         };
         let plan = self.plan(recipe, &make, &task, batch, workers)?;
         let target = self.target()?;

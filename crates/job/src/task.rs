@@ -5,7 +5,8 @@ use std::sync::Arc;
 use paceline_learn::{Batch, Dataset, Gradient, Model, Order, Score};
 use paceline_runtime::cluster::{Compute, Desk};
 
-use crate::{data, models};
+use crate::data::Sets;
+use crate::{Job, data, models};
 
 /// A model, what it learns from, and what it is judged by.
 #[derive(Clone)]
@@ -19,8 +20,10 @@ pub struct Task {
 const MICRO_BATCH_MAX: usize = 256;
 
 impl Task {
-    pub fn named(model: &str, data: &str, seed: u64) -> Result<Task, String> {
-        let (train, test) = data::named(data, seed)?;
+    /// The model and the data that a job names.
+    pub fn of(job: &Job) -> Result<Task, String> {
+        let (model, data) = (job.model.as_str(), job.data.as_str());
+        let Sets { train, test } = data::of(job)?;
         if (model == "quadratic") != (data == "noise") {
             return Err(format!(
                 "the model quadratic and the data set noise belong together: {model} cannot learn {data}"
