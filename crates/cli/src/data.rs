@@ -1,6 +1,6 @@
 //! `paceline data`: which data sets there are, and getting those that are not built in.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use paceline_data::{CATALOG, Entry, Got, catalog, folder, get};
@@ -86,13 +86,11 @@ impl List {
     }
 }
 
-fn place(entry: &Entry, root: &std::path::Path) -> String {
+fn place(entry: &Entry, root: &Path) -> String {
     if entry.is_there(root) {
-        return entry.folder(root).display().to_string();
-    }
-    match entry.source {
-        Some(_) => format!("`paceline data get {}`", entry.name),
-        None => "by hand (see docs/data.md)".to_owned(),
+        entry.folder(root).display().to_string()
+    } else {
+        format!("`paceline data get {}`", entry.name)
     }
 }
 

@@ -33,7 +33,8 @@ impl Client {
         let room = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
         match self {
             Client::Npm => {
-                let pack = ["pack", "--silent", "--ignore-scripts", "--fetch-retries=1", package];
+                let pack =
+                    ["pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1", package];
                 run(Command::new("npm").args(pack).current_dir(&room))?;
                 let archive = open(&only_file(room.path(), "tgz")?)?;
                 files_in(GzDecoder::new(BufReader::new(archive)))
@@ -65,7 +66,7 @@ pub fn gunzipped(package: Files) -> Result<Files, String> {
     Ok(files)
 }
 
-/// Runs a client to its end; if it fails, its last words are told.
+/// Runs a client to its end; if it fails, its own reason is told.
 fn run(command: &mut Command) -> Result<Output, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = match command.stdin(Stdio::null()).output() {
@@ -79,8 +80,15 @@ fn run(command: &mut Command) -> Result<Output, String> {
         return Ok(output);
     }
     let words = String::from_utf8_lossy(&output.stderr);
-    let reason = words.lines().map(str::trim).rfind(|line| !line.is_empty());
-    Err(format!("{program} failed: {}", reason.unwrap_or("it does not say why")))
+    Err(format!("{program} failed: {}", reason(&words).unwrap_or("it does not say why")))
+}
+
+/// The first line that a client marks as an error, or else its last words.
+fn reason(words: &str) -> Option<&str> {
+    let marks = ["E: ", "npm error ", "npm ERR! "];
+    let marked = |line| marks.into_iter().find_map(|mark| str::strip_prefix(line, mark));
+    let last = || words.lines().map(str::trim).rfind(|line| !line.is_empty());
+    words.lines().find_map(marked).or_else(last)
 }
 
 /// The file with this ending: the client chose its name.
@@ -163,5 +171,12 @@ mod tests {
 
         let said = run(Command::new("sh").args(["-c", "echo no network >&2; exit 3"])).unwrap_err();
         assert_eq!(said, "sh failed: no network");
+
+        assert_eq!(
+            reason("npm error code ENOTFOUND\nnpm error at x.js:1\n"),
+            Some("code ENOTFOUND")
+        );
+        assert_eq!(reason("W: unsandboxed\nE: Unable to locate x\n"), Some("Unable to locate x"));
+        assert_eq!(reason("\n"), None);
     }
 }
