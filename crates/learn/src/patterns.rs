@@ -8,7 +8,7 @@ const CHANNEL: Channel = Channel { mean: 0.5, deviation: 0.18 };
 
 /// So many striped and noisy images, the classes in turn.
 ///
-/// Stripes begin anywhere, so that every pixel is gray on average and a linear model learns nothing; convolutions see
+/// Stripes begin anywhere, so that every pixel is gray on average and a linear model learns little; convolutions see
 /// the direction at once. Widths, strengths and colors vary. The same seed gives the same first images, however many are
 /// asked for.
 pub fn patterns(samples: usize, extent: Extent, classes: u8, seed: u64) -> Images {
