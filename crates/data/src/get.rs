@@ -66,7 +66,7 @@ impl Entry {
         let folder = self.folder(root);
         self.files.iter().all(|file| {
             let plain = fs::metadata(folder.join(file.name));
-            plain.map_or(false, |plain| plain.len() == file.bytes)
+            plain.is_ok_and(|plain| plain.len() == file.bytes)
                 || folder.join(format!("{}.gz", file.name)).is_file()
         })
     }

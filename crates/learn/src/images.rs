@@ -254,7 +254,7 @@ mod tests {
         let images = images.augmented(Augment { pad: 1, flip: true, seed: 5 });
         let epochs = 9_000;
 
-        let mut mean = vec![0.0; 9];
+        let mut mean = [0.0; 9];
         for epoch in 0..epochs {
             let read = read(&images, 0, epoch);
             mean.iter_mut().zip(read).for_each(|(sum, x)| *sum += x / epochs as f32);

@@ -160,8 +160,7 @@ mod tests {
                 let (train, test) = texts(&text, context).unwrap();
                 let middle = usize::from(len - len / 10);
 
-                let end =
-                    |part: &Text| part.start + (part.len as usize - 1) * part.stride + part.window;
+                let end = |part: &Text| part.start + (part.len - 1) * part.stride + part.window;
                 assert!(end(&train) <= middle && end(&train) + train.stride > middle);
                 assert!(end(&test) <= text.len() && end(&test) + test.stride > text.len());
             }
