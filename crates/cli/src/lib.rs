@@ -3,6 +3,7 @@
 mod audience;
 mod bar;
 mod compare;
+mod data;
 mod flags;
 mod output;
 mod outputs;
@@ -40,6 +41,7 @@ enum Command {
     Report(report::Report),
     Strategies(strategies::Strategies),
     Scenarios(scenarios::Scenarios),
+    Data(data::Data),
 }
 
 /// Runs the whole command line, with rows of one's own in the table of recipes; a row replaces ours of the same name.
@@ -62,6 +64,7 @@ pub fn main_with(own: Vec<Recipe>) -> ExitCode {
         Command::Report(command) => command.run(),
         Command::Strategies(command) => command.run(&recipes),
         Command::Scenarios(command) => command.run(),
+        Command::Data(command) => command.run(),
     })
 }
 

@@ -1,5 +1,6 @@
 //! What the user asks for, checked once at the door; behind it everything is valid.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_learn::{Optimizer, Path, Rescale, Schedule, Shape};
@@ -21,6 +22,10 @@ pub struct Job {
     pub choices: Option<Choices>,
     pub model: String,
     pub data: String,
+    /// Where data sets lie, in place of the usual folder.
+    pub data_dir: Option<PathBuf>,
+    /// So many of the first samples to learn from, in place of all.
+    pub samples: Option<u64>,
     pub epochs: f64,
     /// Of one worker.
     pub batch: Option<u64>,
@@ -54,6 +59,8 @@ impl Default for Job {
             choices: None,
             model: "mlp".into(),
             data: "digits".into(),
+            data_dir: None,
+            samples: None,
             epochs: 20.0,
             batch: None,
             batch_total: None,
@@ -112,7 +119,7 @@ impl Job {
         let batch = self.batch_of_one(workers)?;
         let task = match own {
             Some(task) => task,
-            None => Task::named(&self.model, &self.data, self.seed, self.path()?)?,
+            None => Task::of(self)?,
         };
         let plan = self.plan(recipe, &make, &task, batch, workers)?;
         let target = self.target()?;
@@ -123,7 +130,8 @@ impl Job {
         Ok(Prepared { name, workers, batch, task, plan, target, make })
     }
 
-    fn path(&self) -> Result<Path, String> {
+    /// The kernels' path.
+    pub(crate) fn path(&self) -> Result<Path, String> {
         match self.kernels {
             Some(path) if !path.is_here() => Err(format!(
                 "kernels = \"{}\": this processor has no such instructions; leave it out, or take portable",

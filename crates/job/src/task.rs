@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use paceline_learn::{Batch, Dataset, Gradient, Model, Order, Path, Score};
+use paceline_learn::{Batch, Dataset, Gradient, Model, Order, Score};
 use paceline_runtime::cluster::{Compute, Desk};
 
-use crate::{data, models};
+use crate::data::Sets;
+use crate::{Job, data, models};
 
 /// A model, what it learns from, and what it is judged by.
 #[derive(Clone)]
@@ -16,14 +17,16 @@ pub struct Task {
 }
 
 impl Task {
-    pub fn named(model: &str, data: &str, seed: u64, path: Path) -> Result<Task, String> {
-        let (train, test) = data::named(data, seed)?;
+    /// The model and the data that a job names.
+    pub fn of(job: &Job) -> Result<Task, String> {
+        let (model, data) = (job.model.as_str(), job.data.as_str());
+        let Sets { train, test } = data::of(job)?;
         if (model == "quadratic") != (data == "noise") {
             return Err(format!(
                 "the model quadratic and the data set noise belong together: {model} cannot learn {data}"
             ));
         }
-        let model = models::named(model, train.as_ref(), path)?;
+        let model = models::named(model, train.as_ref(), job.path()?)?;
         Ok(Task { model, train, test })
     }
 
