@@ -203,6 +203,8 @@ impl Job {
             codec,
             fingerprints: false,
             replay: None,
+            saves: None,
+            resumed: None,
         })
     }
 }
