@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use paceline_job::Recipe;
-use paceline_job::threads::{ThreadSetting, train};
+use paceline_job::checkpoint::Checkpoint;
+use paceline_job::threads::{ThreadSetting, train_saving};
+use paceline_job::{Job, Prepared, Recipe};
 
 use crate::audience::Audience;
 use crate::bar::Bar;
+use crate::checkpoint::{CheckpointFlags, saving, tell_how_to_resume};
 use crate::flags::JobFlags;
 use crate::output::{Ended, Ending, say};
 use crate::summary::tell;
@@ -31,6 +33,8 @@ pub struct Train {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    checkpoints: CheckpointFlags,
+    #[command(flatten)]
     job: JobFlags,
 }
 
@@ -39,25 +43,68 @@ Examples:
   paceline train
   paceline train --strategy abs --speeds 1,1,2,4 --target-loss 0.3
   paceline train --workers 8 --strategy gossip-pull --epochs 5 --json
+  paceline train --checkpoints saved --checkpoint-minutes 1
+  paceline train --resume saved --epochs 30
 
 Without --workers and --speeds there are 4 workers, all as fast as they can be.
-The first Ctrl-C finishes the round and sums up, the second stops at once.";
+The first Ctrl-C finishes the round, saves if there are checkpoints, and sums up; the second stops at
+once. SIGUSR1 saves now. A resumed job is the saved one; --workers, --speeds, --epochs,
+--learning-rate and targets may be others.";
 
 const WORKERS: u32 = 4;
 
 impl Train {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
-        let workers = self.workers().map_err(Ending::Usage)?;
-        let job = self.job.job_with(self.strategy.as_deref())?;
-        let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
+        let (job, prepared, speeds) = match self.checkpoints.resumed()? {
+            Some(checkpoint) => self.go_on(checkpoint, recipes)?,
+            None => self.begin(recipes)?,
+        };
+        let saving = saving(&job)?;
         let bar = Bar::new(prepared.plan.samples_total, "", !self.json);
         let mut audience = Audience::new(bar, self.journal.as_deref())?;
         let stop = stop_on_signal()?;
 
-        let setting = ThreadSetting { speeds: self.speeds.clone() };
-        let trained = train(&prepared, setting, stop, vec![&mut audience])?;
+        let setting = ThreadSetting { speeds };
+        let trained =
+            train_saving(&prepared, setting, stop, saving.as_ref(), vec![&mut audience])?;
 
-        tell(&prepared, &trained.outcome, audience, "threads", self.json)
+        let saved = trained.saved.unwrap_or_default();
+        let told = tell(&prepared, &trained.outcome, audience, "threads", self.json);
+        tell_how_to_resume(&saved, &trained.outcome, prepared.plan.samples_total);
+        told?;
+        saved.error.map_or(Ok(()), |sentence| Err(Ending::Failed(sentence)))
+    }
+
+    /// A job from its beginning, and the speeds of its workers.
+    fn begin(&self, recipes: &[Recipe]) -> Result<(Job, Prepared, Vec<f64>), Ending> {
+        let workers = self.workers().map_err(Ending::Usage)?;
+        let mut job = self.job.job_with(self.strategy.as_deref())?;
+        self.checkpoints.apply(&mut job, None)?;
+        let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
+        Ok((job, prepared, self.speeds.clone()))
+    }
+
+    /// The job of a checkpoint; flags override what may change.
+    fn go_on(
+        &self,
+        checkpoint: Checkpoint,
+        recipes: &[Recipe],
+    ) -> Result<(Job, Prepared, Vec<f64>), Ending> {
+        let manifest = &checkpoint.manifest;
+        let mut job = self.job.over(manifest.job.clone());
+        job.strategy = self.strategy.clone().unwrap_or(job.strategy);
+        self.checkpoints.apply(&mut job, Some(&checkpoint))?;
+        let workers = match (self.job.workers, self.speeds.len()) {
+            (None, 0) => manifest.workers,
+            _ => self.workers().map_err(Ending::Usage)?,
+        };
+        let mut speeds = self.speeds.clone();
+        if speeds.is_empty() {
+            speeds.clone_from(&manifest.speeds);
+            speeds.truncate(workers as usize);
+        }
+        let prepared = checkpoint.prepare(&job, workers, recipes, None).map_err(Ending::Usage)?;
+        Ok((job, prepared, speeds))
     }
 
     /// As many as said, or one for each speed.
