@@ -46,14 +46,15 @@ impl CheckpointFlags {
     /// checkpoints are now.
     pub fn apply(&self, job: &mut Job, resumed: Option<&Checkpoint>) -> Result<(), Ending> {
         let mut checkpoints = job.checkpoints.take();
-        if let Some(parent) = resumed.and_then(|checkpoint| checkpoint.path.parent()) {
-            let folder = parent.to_str().ok_or_else(|| {
-                Ending::Usage(format!("{}: give a folder whose name is UTF-8", parent.display()))
-            })?;
-            checkpoints.get_or_insert_with(|| Checkpoints::into(folder)).folder = folder.to_owned();
+        let mut folder = self.checkpoints.clone();
+        if let (None, Some(resumed)) = (&folder, resumed) {
+            folder = resumed.folder().and_then(|folder| Some(folder.to_str()?.to_owned()));
+            // What was taken out of its folder must not disturb what is there now.
+            checkpoints = checkpoints.filter(|_| folder.is_some());
         }
-        if let Some(folder) = &self.checkpoints {
-            checkpoints.get_or_insert_with(|| Checkpoints::into(folder)).folder = folder.clone();
+        if let Some(folder) = folder {
+            let checkpoints = checkpoints.get_or_insert_with(|| Checkpoints::into(&folder));
+            checkpoints.folder = folder;
         }
         let is_tuned = self.checkpoint_rounds.or(self.keep).is_some();
         match &mut checkpoints {
@@ -78,13 +79,13 @@ impl CheckpointFlags {
 }
 
 /// How the run saves, if its job says that it does.
-pub fn saving(job: &Job) -> Result<Option<Saving>, Ending> {
+pub fn saving(job: &Job, from: Option<PathBuf>) -> Result<Option<Saving>, Ending> {
     let Some(checkpoints) = job.checkpoints.clone() else { return Ok(None) };
     let now = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, now.clone())
         .map_err(|error| Ending::Failed(format!("cannot listen for SIGUSR1: {error}")))?;
-    Ok(Some(Saving { job: job.clone(), checkpoints, now, say }))
+    Ok(Some(Saving { job: job.clone(), checkpoints, from, now, say }))
 }
 
 /// Says how to go on with a run that has not come to its end.

@@ -47,26 +47,27 @@ Examples:
   paceline train --resume saved --epochs 30
 
 Without --workers and --speeds there are 4 workers, all as fast as they can be.
-The first Ctrl-C finishes the round, saves if there are checkpoints, and sums up; the second stops at
-once. SIGUSR1 saves now. A resumed job is the saved one; --workers, --speeds, --epochs,
---learning-rate and targets may be others.";
+The first Ctrl-C finishes the round, saves it if there are checkpoints, and sums up; the second
+stops at once. SIGUSR1 saves now. A resumed job is the saved one: only --workers, --speeds,
+--epochs, --learning-rate, targets and checkpoints may be others.";
 
 const WORKERS: u32 = 4;
 
 impl Train {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
-        let (job, prepared, speeds) = match self.checkpoints.resumed()? {
+        let resumed = self.checkpoints.resumed()?;
+        let from = resumed.as_ref().map(|checkpoint| checkpoint.path.clone());
+        let (job, prepared, speeds) = match resumed {
             Some(checkpoint) => self.go_on(checkpoint, recipes)?,
             None => self.begin(recipes)?,
         };
-        let saving = saving(&job)?;
+        let saving = saving(&job, from)?;
         let bar = Bar::new(prepared.plan.samples_total, "", !self.json);
         let mut audience = Audience::new(bar, self.journal.as_deref())?;
         let stop = stop_on_signal()?;
 
         let setting = ThreadSetting { speeds };
-        let trained =
-            train_saving(&prepared, setting, stop, saving.as_ref(), vec![&mut audience])?;
+        let trained = train_saving(&prepared, setting, stop, saving.as_ref(), vec![&mut audience])?;
 
         let saved = trained.saved.unwrap_or_default();
         let told = tell(&prepared, &trained.outcome, audience, "threads", self.json);

@@ -11,7 +11,7 @@ use paceline_runtime::cluster::{
 };
 use paceline_runtime::coordinator::{Coordinator, Rules};
 use paceline_runtime::membership::Sign;
-use paceline_runtime::{Line, Part, Record, Snapshot, Spans, View, WorkerId};
+use paceline_runtime::{Line, Portion, Record, Snapshot, Spans, View, WorkerId};
 
 /// What a cluster of threads is told when it is made.
 pub struct Setting {
@@ -66,11 +66,7 @@ impl Hub {
         };
         let mut coordinator = Coordinator::new(rules);
         coordinator.resume(std::mem::take(&mut setting.done));
-        let state = State {
-            coordinator,
-            inboxes: BTreeMap::new(),
-            exchanges: HashMap::new(),
-        };
+        let state = State { coordinator, inboxes: BTreeMap::new(), exchanges: HashMap::new() };
         let (news, out) = mpsc::channel();
         let hub = Hub {
             start: Instant::now(),
@@ -157,9 +153,9 @@ impl Hub {
         drop(self.news.lock().expect("no holder panics").send(News::Line(line)));
     }
 
-    fn collect(&self, from: WorkerId, part: Part) {
+    fn collect(&self, from: WorkerId, portion: Portion) {
         let mut state = self.state();
-        let Some(mut snapshot) = state.coordinator.collect(from, part) else { return };
+        let Some(mut snapshot) = state.coordinator.collect(from, portion) else { return };
         let first = state.coordinator.view().first();
         let shelves = self.shelves.lock().expect("no holder panics");
         snapshot.center = shelves.get(&(first, Shelf::Center)).cloned();
@@ -279,7 +275,7 @@ impl Cluster for ThreadCluster {
                     drop(inbox.send(Event::Value { to: self.me, ticket, value }));
                 }
             }
-            Action::Save(part) => self.hub.collect(by, *part),
+            Action::Save(portion) => self.hub.collect(by, *portion),
             Action::Tell(word) => {
                 self.ended |= word == Word::Gone;
                 self.hub.decide(|coordinator, now| coordinator.hear(now, by, word));

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::Payload;
 use crate::journal::{Line, Record};
-use crate::snapshot::Part;
+use crate::snapshot::Portion;
 use crate::spans::Spans;
 
 /// One worker, for all time: an id is never used again.
@@ -70,7 +70,7 @@ pub struct Tail {
     pub number: f64,
     /// Whether this member wishes the job to end after this round.
     pub stop: bool,
-    /// Whether this member wishes all to hand in their parts of a snapshot after this round.
+    /// Whether this member wishes all to hand in their portions of a snapshot after this round.
     pub save: bool,
 }
 
@@ -304,8 +304,8 @@ pub enum Action {
         from: WorkerId,
         shelf: Shelf,
     },
-    /// This worker's part of a snapshot; costs nothing. Clusters that write no checkpoints drop it.
-    Save(Box<Part>),
+    /// This worker's portion of a snapshot; costs nothing. Clusters that write no checkpoints drop it.
+    Save(Box<Portion>),
     /// A word to the coordinator.
     Tell(Word),
 }

@@ -8,7 +8,7 @@ use crate::cluster::{Event, Ticket, View, Word, WorkerId};
 use crate::journal::Record;
 use crate::leases::Leases;
 use crate::membership::{Membership, Reason, Sign};
-use crate::snapshot::{Collector, Part, Snapshot};
+use crate::snapshot::{Collector, Portion, Snapshot};
 use crate::spans::Spans;
 
 pub struct Coordinator {
@@ -50,9 +50,14 @@ impl Coordinator {
         self.done_before = done;
     }
 
-    /// Takes a worker's part of a snapshot; gives the snapshot when it is whole.
-    pub fn collect(&mut self, from: WorkerId, part: Part) -> Option<Snapshot> {
-        self.collector.on_part(self.membership.view(), self.leases.ledger().done(), from, part)
+    /// Takes a worker's portion of a snapshot; gives the snapshot when it is whole.
+    pub fn collect(&mut self, from: WorkerId, portion: Portion) -> Option<Snapshot> {
+        self.collector.on_portion(
+            self.membership.view(),
+            self.leases.ledger().done(),
+            from,
+            portion,
+        )
     }
 
     pub fn view(&self) -> &View {

@@ -21,7 +21,7 @@ use crate::cluster::{
     Word, WorkerId,
 };
 use crate::journal::{Line, Record};
-use crate::snapshot::Part;
+use crate::snapshot::Portion;
 use crate::spans::Spans;
 
 /// Why a wait ended before its answer came. Not an error: the work goes on.
@@ -474,8 +474,8 @@ impl Port {
         self.submit(|ticket| Action::Tell(Word::Lease { ticket, samples }))
     }
 
-    pub fn save(&self, part: Part) {
-        self.submit(|_| Action::Save(Box::new(part)));
+    pub fn save(&self, portion: Portion) {
+        self.submit(|_| Action::Save(Box::new(portion)));
     }
 
     /// Makes an outcome of an earlier run one that has just come in.

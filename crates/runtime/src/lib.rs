@@ -22,7 +22,7 @@ pub use executor::{Executor, Halt, Interrupt, Port, Result, Stuck};
 pub use journal::{Journal, Line, Reader, Record};
 pub use plan::{Plan, Replay};
 pub use server::{Call, Server};
-pub use snapshot::{Part, Saves, Snapshot};
+pub use snapshot::{Portion, Saves, Snapshot};
 pub use spans::Spans;
 pub use strategy::{AnyStrategy, Manner, Strategy};
 pub use train::train;

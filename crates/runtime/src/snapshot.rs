@@ -1,7 +1,7 @@
-//! What a run can be taken up from again: every member's part, at one agreed moment.
+//! What a run can be taken up from again: every member's portion, at one agreed moment.
 //!
-//! Members that exchange together hand in their parts after the same round. Others do so between
-//! rounds of their own, each when it gets there: whatever a worker applied before its part is in
+//! Members that exchange together hand in their portions after the same round. Others do so between
+//! rounds of their own, each when it gets there: whatever a worker applied before its portion is in
 //! the snapshot, whatever it applies later is not.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use paceline_learn::vector::{add, scale};
 use crate::cluster::{Estate, Published, Sum, View, WorkerId};
 use crate::spans::Spans;
 
-/// When workers hand in parts, besides when they are asked to, when the job is stopped, and at its end.
+/// When workers hand in portions, besides when they are asked to, when the job is stopped, and at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Saves {
     /// After each so many rounds, where all members exchange together.
@@ -27,7 +27,7 @@ pub struct Saves {
 pub struct Snapshot {
     /// The samples that are in the replicas, or in the center if samples are applied there.
     pub done: Spans,
-    pub parts: BTreeMap<WorkerId, Part>,
+    pub portions: BTreeMap<WorkerId, Portion>,
     pub center: Option<Published>,
     /// The training loss at the job's beginning and now, as far as it is known.
     pub losses: (Option<f64>, Option<f64>),
@@ -35,8 +35,8 @@ pub struct Snapshot {
 
 /// What one member had.
 #[derive(Clone, Debug)]
-pub struct Part {
-    /// Parts of one snapshot have one number.
+pub struct Portion {
+    /// Portions of one snapshot have one number.
     pub snapshot: u64,
     /// What is in all replicas, where all members know it.
     pub done: Option<Spans>,
@@ -73,7 +73,7 @@ pub struct Summed {
 
 impl Snapshot {
     pub fn round(&self) -> u64 {
-        self.parts.values().map(|part| part.estate.round).max().unwrap_or(0)
+        self.portions.values().map(|portion| portion.estate.round).max().unwrap_or(0)
     }
 
     /// How many updates the center has seen; 0 if there is none.
@@ -86,7 +86,7 @@ impl Snapshot {
         if let Some(center) = &self.center {
             return center.params.clone();
         }
-        let mut replicas = self.parts.values().map(|part| &part.estate.params);
+        let mut replicas = self.portions.values().map(|portion| &portion.estate.params);
         let first = replicas.next().cloned().unwrap_or_default();
         // The mean of equal replicas would not always have their bits.
         if replicas.clone().all(|replica| *replica == first) {
@@ -94,23 +94,24 @@ impl Snapshot {
         }
         let mut mean = (*first).clone();
         replicas.for_each(|replica| add(&mut mean, replica));
-        scale(&mut mean, 1.0 / self.parts.len() as f32);
+        scale(&mut mean, 1.0 / self.portions.len() as f32);
         Arc::new(mean)
     }
 
     /// Whether every number in it is one.
     pub fn is_finite(&self) -> bool {
         let finite = |vector: &Vector| vector.iter().all(|x| x.is_finite());
-        let of_part = |part: &Part| {
-            finite(&part.estate.params) && part.estate.optimizer.slots.iter().all(finite)
+        let of_portion = |portion: &Portion| {
+            finite(&portion.estate.params) && portion.estate.optimizer.slots.iter().all(finite)
         };
-        let of_center =
-            |center: &Published| finite(&center.params) && center.optimizer.slots.iter().all(finite);
-        self.parts.values().all(of_part) && self.center.as_ref().is_none_or(of_center)
+        let of_center = |center: &Published| {
+            finite(&center.params) && center.optimizer.slots.iter().all(finite)
+        };
+        self.portions.values().all(of_portion) && self.center.as_ref().is_none_or(of_center)
     }
 }
 
-/// Puts snapshots together from the parts of a view's members.
+/// Puts snapshots together from the portions of a view's members.
 #[derive(Debug, Default)]
 pub struct Collector {
     wishes: u64,
@@ -123,10 +124,10 @@ pub struct Collector {
 struct Open {
     number: u64,
     done: Spans,
-    parts: BTreeMap<WorkerId, Part>,
+    portions: BTreeMap<WorkerId, Portion>,
 }
 
-/// The number of the last part that an asynchronous worker hands in.
+/// The number of the last portion that an asynchronous worker hands in.
 pub const LAST: u64 = u64::MAX;
 
 impl Collector {
@@ -139,38 +140,38 @@ impl Collector {
         Some(self.wishes)
     }
 
-    /// `who` has applied these: before it hands in its part, they are in the snapshot.
+    /// `who` has applied these: before it hands in its portion, they are in the snapshot.
     pub fn on_done(&mut self, who: WorkerId, spans: &Spans) {
-        if let Some(open) = self.open.as_mut().filter(|open| !open.parts.contains_key(&who)) {
+        if let Some(open) = self.open.as_mut().filter(|open| !open.portions.contains_key(&who)) {
             open.done.add(spans);
         }
     }
 
-    /// Takes a part; gives the snapshot if it was the last one missing. `done` is what
+    /// Takes a portion; gives the snapshot if it was the last one missing. `done` is what
     /// asynchronous workers have applied so far.
-    pub fn on_part(
+    pub fn on_portion(
         &mut self,
         view: &View,
         done: &Spans,
         who: WorkerId,
-        part: Part,
+        portion: Portion,
     ) -> Option<Snapshot> {
-        let number = part.snapshot;
+        let number = portion.snapshot;
         if self.open.as_ref().is_some_and(|open| open.number > number) || !view.has(who) {
             return None;
         }
         if self.open.as_ref().is_none_or(|open| open.number < number) {
-            self.open = Some(Open { number, done: done.clone(), parts: BTreeMap::new() });
+            self.open = Some(Open { number, done: done.clone(), portions: BTreeMap::new() });
         }
         let open = self.open.as_mut()?;
-        open.parts.insert(who, part);
-        if open.parts.len() < view.members.len() {
+        open.portions.insert(who, portion);
+        if open.portions.len() < view.members.len() {
             return None;
         }
-        let Open { done, parts, .. } = self.open.take()?;
+        let Open { done, portions, .. } = self.open.take()?;
         self.is_wished = false;
-        let done = parts.values().find_map(|part| part.done.clone()).unwrap_or(done);
-        Some(Snapshot { done, parts, ..Snapshot::default() })
+        let done = portions.values().find_map(|portion| portion.done.clone()).unwrap_or(done);
+        Some(Snapshot { done, portions, ..Snapshot::default() })
     }
 
     /// The members, or what they had done, are others now: what is not whole never will be.
@@ -184,7 +185,7 @@ impl Collector {
 mod tests {
     use super::*;
 
-    fn part(snapshot: u64, round: u64) -> Part {
+    fn portion(snapshot: u64, round: u64) -> Portion {
         let estate = Estate {
             round,
             version: 0,
@@ -192,7 +193,7 @@ mod tests {
             optimizer: Arc::default(),
             memory: vec![],
         };
-        Part { snapshot, done: None, estate, own: Own::default() }
+        Portion { snapshot, done: None, estate, own: Own::default() }
     }
 
     #[test]
@@ -202,11 +203,11 @@ mod tests {
         let mut collector = Collector::default();
         assert_eq!(collector.wish(), Some(1));
 
-        assert!(collector.on_part(&view, &Spans::one(0, 4), a, part(1, 3)).is_none());
+        assert!(collector.on_portion(&view, &Spans::one(0, 4), a, portion(1, 3)).is_none());
         collector.on_done(a, &Spans::one(4, 6));
         collector.on_done(b, &Spans::one(6, 9));
         assert_eq!(collector.wish(), None, "one is on its way");
-        let snapshot = collector.on_part(&view, &Spans::one(0, 9), b, part(1, 5));
+        let snapshot = collector.on_portion(&view, &Spans::one(0, 9), b, portion(1, 5));
 
         let snapshot = snapshot.expect("both have handed in");
         assert_eq!(snapshot.done.intervals(), [(0, 4), (6, 9)]);
@@ -221,11 +222,13 @@ mod tests {
         let view = View { number: 1, members: vec![a, b] };
         let mut collector = Collector::default();
 
-        assert!(collector.on_part(&view, &Spans::new(), a, part(1, 1)).is_none());
-        assert!(collector.on_part(&view, &Spans::new(), a, part(LAST, 2)).is_none());
-        assert!(collector.on_part(&view, &Spans::new(), b, part(1, 1)).is_none());
+        assert!(collector.on_portion(&view, &Spans::new(), a, portion(1, 1)).is_none());
+        assert!(collector.on_portion(&view, &Spans::new(), a, portion(LAST, 2)).is_none());
+        assert!(collector.on_portion(&view, &Spans::new(), b, portion(1, 1)).is_none());
 
-        let snapshot = collector.on_part(&view, &Spans::new(), b, part(LAST, 2));
-        assert!(snapshot.expect("both have").parts.values().all(|part| part.snapshot == LAST));
+        let snapshot = collector.on_portion(&view, &Spans::new(), b, portion(LAST, 2));
+        assert!(
+            snapshot.expect("both have").portions.values().all(|portion| portion.snapshot == LAST)
+        );
     }
 }

@@ -123,8 +123,8 @@ async fn attempt(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, step:
     ended.is_ok()
 }
 
-/// Hands in this worker's part of a snapshot when it is time to. All members decide alike, so that
-/// all parts are of one moment; if one of them is lost meanwhile, there is no snapshot.
+/// Hands in this worker's portion of a snapshot when it is time to. All members decide alike, so that
+/// all portions are of one moment; if one of them is lost meanwhile, there is no snapshot.
 async fn hand_in_if_due(worker: &mut Worker, strategy: &dyn AnyStrategy) {
     let Some(saves) = worker.plan.saves else { return };
     let round = worker.state.round;
@@ -225,7 +225,7 @@ async fn adopt_most_advanced(
 
 /// Begins where the snapshot was taken.
 fn resume(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, snapshot: &Snapshot) {
-    let first = snapshot.parts.values().next().expect("a snapshot has parts");
+    let first = snapshot.portions.values().next().expect("a snapshot has portions");
     let memory: Memory =
         serde_json::from_slice(&first.estate.memory).expect("it was checked when it was read");
     strategy.load(memory.strategy).expect("it was checked when it was read");
@@ -236,6 +236,8 @@ fn resume(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, snapshot: &S
         worker.state.params = snapshot.params();
         worker.state.version = snapshot.version();
     }
+    // If nothing is left to do, this is what the job is judged by.
+    worker.publish();
 }
 
 /// Says what is wrong with the memory of a snapshot that this strategy is to go on from, if anything.

@@ -2,7 +2,7 @@
 
 mod exchanges;
 mod letters;
-mod parts;
+mod portions;
 mod samples;
 
 use std::sync::Arc;
@@ -119,11 +119,11 @@ pub struct Worker {
     pub(crate) heard: u64,
     /// The coordinator has no more samples for asynchronous workers.
     pub(crate) out_of_samples: bool,
-    /// The members agreed to hand in parts of a snapshot after this round.
+    /// The members agreed to hand in portions of a snapshot after this round.
     pub(crate) save_agreed: bool,
-    /// The newest snapshot asked for that this worker has handed in its part of.
+    /// The newest snapshot asked for that this worker has handed in its portion of.
     pub(crate) wish_heeded: u64,
-    /// The wish to stop has been answered with a part of a snapshot.
+    /// The wish to stop has been answered with a portion of a snapshot.
     pub(crate) stop_heeded: bool,
     /// Samples of the job applied when the round began, as all members know, or as the lease said.
     clock: u64,

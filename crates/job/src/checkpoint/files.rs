@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, View, serialize_to_file};
 use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -85,7 +85,9 @@ pub type Tensors<'a> = Vec<(String, Cow<'a, [f32]>)>;
 pub fn write_tensors(path: &Path, tensors: &Tensors<'_>) -> Result<Seal, String> {
     let views = tensors.iter().map(|(name, data)| (name, Flat { shape: [data.len()], data }));
     serialize_to_file(views, None, path).map_err(|error| error.to_string())?;
-    let file = File::open(path).map_err(|error| error.to_string())?;
+    // Some systems sync only what may be written.
+    let file = File::options().read(true).write(true).open(path);
+    let file = file.map_err(|error| error.to_string())?;
     file.sync_all().map_err(|error| error.to_string())?;
     seal_of(file).map_err(|error| error.to_string())
 }

@@ -18,12 +18,11 @@ const ASIDE: &str = ".tmp-";
 const ROUND: &str = "round-";
 
 impl Folder {
-    /// Opens a folder for a run that begins after `round`, or anew. What a killed writer left is deleted;
-    /// checkpoints that the run does not go on from are no longer the newest, and get another name.
-    pub fn open(path: &Path, keep: NonZero<u64>, round: Option<u64>) -> Result<Folder, String> {
-        let cannot = |error: io::Error| {
-            format!("cannot write checkpoints to {}: {error}", path.display())
-        };
+    /// Opens a folder for a run that goes on from a checkpoint, or begins anew. What a killed writer left
+    /// is deleted; checkpoints after the one the run goes on from get another name.
+    pub fn open(path: &Path, keep: NonZero<u64>, from: Option<&Path>) -> Result<Folder, String> {
+        let cannot =
+            |error: io::Error| format!("cannot write checkpoints to {}: {error}", path.display());
         fs::create_dir_all(path).map_err(cannot)?;
         for entry in fs::read_dir(path).map_err(cannot)? {
             let entry = entry.map_err(cannot)?;
@@ -32,13 +31,18 @@ impl Folder {
             }
         }
         let there = rounds(path)?;
-        if round.is_none() && !there.is_empty() {
+        let is_from = |checkpoint: &Path| {
+            let same = checkpoint.canonicalize().ok().zip(from?.canonicalize().ok());
+            same.filter(|(one, other)| one == other)
+        };
+        let begun = there.iter().position(|(_, checkpoint)| is_from(checkpoint).is_some());
+        if begun.is_none() && !there.is_empty() {
             return Err(format!(
                 "{0} holds checkpoints of another run: go on with it by --resume {0}, or name another folder",
                 path.display()
             ));
         }
-        for (_, later) in there.iter().filter(|(other, _)| Some(*other) > round) {
+        for (_, later) in there.iter().skip(begun.map_or(0, |begun| begun + 1)) {
             let name = later.file_name().unwrap_or_default().to_string_lossy();
             let passed_over = path.join(format!("passed-over-{name}"));
             remove(&passed_over).map_err(cannot)?;
@@ -104,15 +108,18 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
+/// The round that a checkpoint is named after.
+pub fn round_of(checkpoint: &Path) -> Option<u64> {
+    checkpoint.file_name()?.to_str()?.strip_prefix(ROUND)?.parse().ok()
+}
+
 /// The checkpoints in a folder by their rounds, oldest first.
 pub fn rounds(path: &Path) -> Result<Vec<(u64, PathBuf)>, String> {
     let cannot = |error: io::Error| format!("cannot read {}: {error}", path.display());
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(cannot)? {
         let entry = entry.map_err(cannot)?;
-        let name = entry.file_name();
-        let round = name.to_str().and_then(|name| name.strip_prefix(ROUND)?.parse().ok());
-        if let Some(round) = round {
+        if let Some(round) = round_of(&entry.path()) {
             found.push((round, entry.path()));
         }
     }

@@ -39,6 +39,14 @@ impl Checkpoint {
         Ok(Checkpoint { manifest, path, passed_over, snapshot })
     }
 
+    /// The folder of checkpoints that it lies in; `None` if it was taken out and stands alone.
+    pub fn folder(&self) -> Option<&Path> {
+        let parent = self.path.parent()?;
+        let is_listed = folder::round_of(&self.path).is_some();
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        is_listed.then_some(parent)
+    }
+
     /// Goes on with `job`, which is the manifest's but for what may change, on so many workers.
     pub fn prepare(
         self,
@@ -84,7 +92,9 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
     let (has, wants) = (manifest.params, plan.initial.len());
     let other = |what: String| {
         let Job { model, data, .. } = &manifest.job;
-        format!("the checkpoint does not fit {model} on {data}: {what}; was it made by another version of the program?")
+        format!(
+            "the checkpoint does not fit {model} on {data}: {what}; was it made by another version of the program?"
+        )
     };
     if has != wants as u64 || plan.samples_per_epoch != manifest.samples_per_epoch {
         return Err(other(format!(
@@ -93,13 +103,14 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
         )));
     }
     let fits = |vector: &Vector| vector.len() == wants || vector.len() == size;
-    let parts = || snapshot.parts.values();
-    let replicas = parts().map(|part| &part.estate.params);
+    let portions = || snapshot.portions.values();
+    let replicas = portions().map(|portion| &portion.estate.params);
     let centers = snapshot.center.iter().map(|center| &center.params);
-    let optimizers = parts().map(|part| &part.estate.optimizer);
+    let optimizers = portions().map(|portion| &portion.estate.optimizer);
     let optimizers = optimizers.chain(snapshot.center.iter().map(|center| &center.optimizer));
-    let sums = parts().filter_map(|part| Some(&part.own.summed.as_ref()?.sum.gradient.sum));
-    let residuals = parts().map(|part| &*part.own.residual);
+    let sums =
+        portions().filter_map(|portion| Some(&portion.own.summed.as_ref()?.sum.gradient.sum));
+    let residuals = portions().map(|portion| &*portion.own.residual);
     if !replicas.chain(centers).all(|vector| vector.len() == wants)
         || !optimizers.flat_map(|state| &state.slots).all(|slot| slot.len() == size)
         || !sums.chain(residuals).all(|vector| vector.is_empty() || fits(vector))
@@ -111,7 +122,7 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
         let epochs = end as f64 / plan.samples_per_epoch as f64;
         return Err(format!("{epochs:.2} epochs are done already: give at least so many epochs"));
     }
-    let memory = parts().next().map_or(&[][..], |part| &part.estate.memory);
+    let memory = portions().next().map_or(&[][..], |portion| &portion.estate.memory);
     train::check_memory(memory, prepared.strategy())
         .map_err(|error| other(format!("its memory is another ({error})")))
 }

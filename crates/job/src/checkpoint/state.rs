@@ -8,7 +8,7 @@ use std::time::Duration;
 use paceline_learn::{OptimizerState, Vector};
 use paceline_runtime::cluster::{Estate, Published, Sum, Tail};
 use paceline_runtime::snapshot::{Own, Summed};
-use paceline_runtime::{Part, Snapshot, Spans, WorkerId};
+use paceline_runtime::{Portion, Snapshot, Spans, WorkerId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -71,10 +71,12 @@ struct Center {
 /// Takes a snapshot apart; the first of the vectors is what the job is judged by.
 pub fn divide<'a>(snapshot: &'a Snapshot, params: &'a [f32]) -> (State, Tensors<'a>) {
     let mut vectors = Vectors(vec![(PARAMS.to_owned(), Cow::Borrowed(params))]);
-    let memory = snapshot.parts.values().next().map_or(&[][..], |part| &part.estate.memory);
+    let memory =
+        snapshot.portions.values().next().map_or(&[][..], |portion| &portion.estate.memory);
     let mut memory: Value = serde_json::from_slice(memory).unwrap_or_default();
     vectors.lift(&mut memory, "memory");
-    let members = snapshot.parts.iter().map(|(worker, part)| vectors.member(*worker, part));
+    let members =
+        snapshot.portions.iter().map(|(worker, portion)| vectors.member(*worker, portion));
     let members = members.collect();
     let center = snapshot.center.as_ref().map(|center| Center {
         params: vectors.name("center", &center.params),
@@ -112,8 +114,8 @@ impl<'a> Vectors<'a> {
         Slots { slots: slots.collect(), steps: state.steps }
     }
 
-    fn member(&mut self, worker: WorkerId, part: &'a Part) -> Member {
-        let Part { estate, own, .. } = part;
+    fn member(&mut self, worker: WorkerId, portion: &'a Portion) -> Member {
+        let Portion { estate, own, .. } = portion;
         let owner = format!("worker.{worker}");
         Member {
             worker,
@@ -184,11 +186,11 @@ impl State {
         let mut memory = self.memory.clone();
         lower(&mut memory, find)?;
         let memory = serde_json::to_vec(&memory).map_err(|error| error.to_string())?;
-        let mut parts = BTreeMap::new();
+        let mut portions = BTreeMap::new();
         for member in &self.members {
-            parts.insert(member.worker, member.join(memory.clone(), find)?);
+            portions.insert(member.worker, member.join(memory.clone(), find)?);
         }
-        if parts.is_empty() {
+        if portions.is_empty() {
             return Err("it has no members".into());
         }
         let center = self.center.as_ref().map(|center| {
@@ -199,18 +201,15 @@ impl State {
                 done: Arc::new(center.done.clone()),
             })
         });
-        Ok(Snapshot { parts, center: center.transpose()?, ..Snapshot::default() })
+        Ok(Snapshot { portions, center: center.transpose()?, ..Snapshot::default() })
     }
 }
 
 impl Member {
-    fn join(&self, memory: Vec<u8>, find: Find<'_>) -> Result<Part, String> {
+    fn join(&self, memory: Vec<u8>, find: Find<'_>) -> Result<Portion, String> {
         let summed = self.summed.as_ref().map(|exchange| {
             Ok::<_, String>(Summed {
-                sum: Arc::new(Sum::new(
-                    (*find(&exchange.vector)?).clone(),
-                    exchange.tails.clone(),
-                )),
+                sum: Arc::new(Sum::new((*find(&exchange.vector)?).clone(), exchange.tails.clone())),
                 number: exchange.number,
                 bytes: exchange.bytes,
                 dealt: exchange.dealt.clone(),
@@ -235,7 +234,7 @@ impl Member {
             optimizer: self.optimizer.join(find)?,
             memory,
         };
-        Ok(Part { snapshot: 0, done: None, estate, own })
+        Ok(Portion { snapshot: 0, done: None, estate, own })
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Saving {
     /// What the manifest says the job is.
     pub job: Job,
     pub checkpoints: Checkpoints,
+    /// The checkpoint that the run goes on from.
+    pub from: Option<PathBuf>,
     /// Set by whoever wants a checkpoint now.
     pub now: Arc<AtomicBool>,
     /// Hears of checkpoints that could not be written; the run goes on.
@@ -42,8 +44,7 @@ pub(crate) struct Writer {
 impl Writer {
     pub fn start(saving: &Saving, prepared: &Prepared, speeds: &[f64]) -> Result<Writer, String> {
         let Checkpoints { folder, keep, .. } = &saving.checkpoints;
-        let round = prepared.plan.resumed.as_ref().map(|snapshot| snapshot.round());
-        let folder = Folder::open(Path::new(folder), *keep, round)?;
+        let folder = Folder::open(Path::new(folder), *keep, saving.from.as_deref())?;
         let blank = Manifest {
             job: saving.job.clone(),
             strategy: prepared.name.clone(),

@@ -1,15 +1,15 @@
-//! A worker's part of a snapshot: how it is handed in, and how a worker begins with one.
+//! A worker's portion of a snapshot: how it is handed in, and how a worker begins with one.
 
 use std::sync::Arc;
 
 use super::{Summing, Worker};
 use crate::cluster::{Estate, Outcome, Sum, Tail};
 use crate::executor::{Interrupt, Result, Wanted};
-use crate::snapshot::{Own, Part, Snapshot, Summed};
+use crate::snapshot::{Own, Portion, Snapshot, Summed};
 use crate::spans::Spans;
 
 impl Worker {
-    /// Hands in this worker's part of a snapshot. What is under way is waited for but not finished,
+    /// Hands in this worker's portion of a snapshot. What is under way is waited for but not finished,
     /// so that the rounds to come do not notice.
     pub(crate) async fn hand_in(
         &mut self,
@@ -30,7 +30,7 @@ impl Worker {
             exchanges: self.exchanges,
             lane_batch: self.lane_batch,
         };
-        self.port.save(Part { snapshot, done, estate, own });
+        self.port.save(Portion { snapshot, done, estate, own });
         Ok(())
     }
 
@@ -56,21 +56,21 @@ impl Worker {
         Ok(Some(Summed { sum, number, bytes, dealt: summing.dealt.clone(), samples }))
     }
 
-    /// Begins with what the snapshot holds for this worker: its own part, if the members are the same;
+    /// Begins with what the snapshot holds for this worker: its own portion, if the members are the same;
     /// else what a newcomer gets.
     pub(crate) fn begin_from(&mut self, snapshot: &Snapshot) {
         let ledger = &mut self.state.agreed.ledger;
-        let is_same = self.view.members.iter().eq(snapshot.parts.keys())
+        let is_same = self.view.members.iter().eq(snapshot.portions.keys())
             && ledger.total() == self.plan.samples_total;
         if !is_same {
             // As when members change: what was dealt and not applied is free again.
             ledger.release_all();
             ledger.set_total(self.plan.samples_total);
         }
-        let first = snapshot.parts.values().next().expect("a snapshot has parts");
-        // Without a part of its own a worker adopts the first one's, as newcomers do.
-        let mine = snapshot.parts.values().nth(self.rank());
-        let Part { estate, own, .. } = mine.unwrap_or(first);
+        let first = snapshot.portions.values().next().expect("a snapshot has portions");
+        // Without a portion of its own a worker adopts the first one's, as newcomers do.
+        let mine = snapshot.portions.values().nth(self.rank());
+        let Portion { estate, own, .. } = mine.unwrap_or(first);
         self.state.round = snapshot.round();
         self.state.version = estate.version;
         self.state.params = if is_same { estate.params.clone() } else { snapshot.params() };
