@@ -33,6 +33,15 @@ fn job(strategy: &str, folder: &Path, rounds: Option<u64>) -> Job {
     Job { strategy: strategy.into(), epochs: 3.0, seed: 5, checkpoints, ..Job::default() }
 }
 
+/// The checkpoints in a folder, oldest first.
+fn visible(dir: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_one = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("round-");
+    let mut found: Vec<_> = paths.filter(is_one).collect();
+    found.sort();
+    found
+}
+
 /// Asks that the job stop when so many samples have been computed.
 struct Stopper {
     stop: Arc<AtomicBool>,
@@ -95,9 +104,7 @@ fn recipes_that_read_no_clock_go_on_bit_for_bit_from_every_checkpoint() {
         let saved = begin(&job(name, &dir, Some(2)), 4, None);
 
         assert_eq!(print(&never_saved), print(&saved), "{name}: saving changes nothing");
-        let mut checkpoints: Vec<_> =
-            fs::read_dir(&dir).expect("it is there").map(|entry| entry.unwrap().path()).collect();
-        checkpoints.sort();
+        let checkpoints = visible(&dir);
         assert!(checkpoints.len() >= 2, "{name}: one on the way and one at the end");
         for checkpoint in checkpoints {
             let resumed = go_on(&silent, &checkpoint, 4, None);
@@ -162,10 +169,9 @@ fn asynchronous_recipes_save_on_the_way_without_stopping() {
 
         begin(&job, 4, None);
 
-        let rounds = fs::read_dir(&dir).expect("it is there").count();
-        assert!(rounds >= 2, "{name}: one on the way and one at the end");
-        for entry in fs::read_dir(&dir).expect("it is there") {
-            let path = entry.expect("an entry").path();
+        let checkpoints = visible(&dir);
+        assert!(checkpoints.len() >= 2, "{name}: one on the way and one at the end");
+        for path in checkpoints {
             let silent = Job { checkpoints: None, ..job.clone() };
             assert_exact(&go_on(&silent, &path, 4, None), name);
         }
@@ -353,15 +359,11 @@ mod program {
         assert!(sent.expect("there is a kill").success());
     }
 
-    fn wait_for_checkpoint(dir: &Path) -> PathBuf {
+    fn wait_for_checkpoint(dir: &Path) {
         let since = Instant::now();
         while since.elapsed() < Duration::from_secs(20) {
-            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-            let mut paths = entries.map(|entry| entry.path());
-            let is_one =
-                |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("round-");
-            if let Some(path) = paths.find(is_one) {
-                return path;
+            if !visible(dir).is_empty() {
+                return;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -462,11 +464,15 @@ mod program {
         for strategy in ["ssgd", "gossip-pull", "async"] {
             let dir = room(&format!("usr1-{strategy}"));
             let arguments = format!(
-                "train --strategy {strategy} --epochs 16 --speeds 1,1 --json --checkpoints saved"
+                "train --strategy {strategy} --epochs 16 --speeds 1,1 --json --checkpoints saved --journal told"
             );
             let child = paceline(&arguments, &dir).spawn().expect("the program starts");
-            std::thread::sleep(Duration::from_millis(300));
-            assert!(!dir.join("saved").join("round-000001").exists());
+            // The journal is opened after the program has begun to listen.
+            while !dir.join("told").exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(visible(&dir.join("saved")).is_empty());
 
             signal(&child, "USR1");
 
@@ -517,6 +523,6 @@ mod program {
         assert_eq!(call("train --job job.toml", &dir).0, 0);
 
         assert!(load_params(dir.join("saved")).is_ok());
-        assert!(fs::read_dir(dir.join("saved")).expect("it is there").count() <= 2);
+        assert!(visible(&dir.join("saved")).len() <= 2);
     }
 }

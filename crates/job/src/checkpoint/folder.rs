@@ -5,17 +5,22 @@ use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
+use fs4::fs_std::FileExt;
+
 use super::files::MANIFEST;
 
 /// A folder that a run writes its checkpoints to.
 pub struct Folder {
     path: PathBuf,
     keep: NonZero<u64>,
+    /// Held for as long as the run lasts; the system lets go of a killed one's.
+    _lock: File,
 }
 
 /// What is being written, or deleted, begins with this; nobody reads it.
 const ASIDE: &str = ".tmp-";
 const ROUND: &str = "round-";
+const LOCK: &str = ".lock";
 
 impl Folder {
     /// Opens a folder for a run that goes on from a checkpoint, or begins anew. What a killed writer left
@@ -24,6 +29,12 @@ impl Folder {
         let cannot =
             |error: io::Error| format!("cannot write checkpoints to {}: {error}", path.display());
         fs::create_dir_all(path).map_err(cannot)?;
+        let lock = File::create(path.join(LOCK)).map_err(cannot)?;
+        // Where files cannot be locked, there is nothing to be known.
+        if let Ok(false) = lock.try_lock_exclusive() {
+            let path = path.display();
+            return Err(format!("another run writes checkpoints to {path}: name another folder"));
+        }
         for entry in fs::read_dir(path).map_err(cannot)? {
             let entry = entry.map_err(cannot)?;
             if entry.file_name().to_string_lossy().starts_with(ASIDE) {
@@ -48,7 +59,7 @@ impl Folder {
             remove(&passed_over).map_err(cannot)?;
             fs::rename(later, passed_over).map_err(cannot)?;
         }
-        Ok(Folder { path: path.to_owned(), keep })
+        Ok(Folder { path: path.to_owned(), keep, _lock: lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -149,5 +160,77 @@ pub fn newest_whole<T>(
             let (all, dir) = (damaged.len(), dir.display());
             Err(format!("no checkpoint in {dir} is whole ({all} tried); the newest: {newest}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder for a test alone, gone with it.
+    struct Room(PathBuf);
+
+    impl Room {
+        fn new(name: &str) -> Room {
+            let name = format!("paceline-folder-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&path);
+            Room(path)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = fs::read_dir(&self.0).expect("it is there").flatten();
+            let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+            let mut names: Vec<String> = names.filter(|name| name != LOCK).collect();
+            names.sort();
+            names
+        }
+    }
+
+    impl Drop for Room {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn fill(dir: &Path) -> Result<(), String> {
+        fs::write(dir.join(MANIFEST), "{}").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn only_the_newest_are_kept_and_a_failed_one_leaves_no_trace() {
+        let room = Room::new("keep");
+        let two = NonZero::new(2).expect("not zero");
+        let folder = Folder::open(&room.0, two, None).expect("it can be made");
+
+        (1..=3).for_each(|round| drop(folder.add(round, fill).expect("there is room")));
+        assert_eq!(
+            folder.add(4, |_| Err("the disk is full".into())),
+            Err("the disk is full".into())
+        );
+        folder.add(3, fill).expect("a round may be written again");
+
+        assert_eq!(room.names(), ["round-000002", "round-000003"]);
+    }
+
+    #[test]
+    fn leftovers_are_cleaned_up_and_later_checkpoints_are_set_aside() {
+        let room = Room::new("open");
+        let ten = NonZero::new(10).expect("not zero");
+        let folder = Folder::open(&room.0, ten, None).expect("it can be made");
+        (1..=3).for_each(|round| drop(folder.add(round, fill).expect("there is room")));
+        fs::create_dir(room.0.join(".tmp-round-000004")).expect("a killed writer made it");
+        drop(folder);
+
+        assert!(Folder::open(&room.0, ten, None).is_err(), "it is another run's");
+        let from = room.0.join("round-000002");
+        let folder = Folder::open(&room.0, ten, Some(&from)).expect("it goes on from there");
+
+        let expected = ["passed-over-round-000003", "round-000001", "round-000002"];
+        assert_eq!(room.names(), expected);
+        let sentence = Folder::open(&room.0, ten, Some(&from)).err().expect("it is taken");
+        assert!(sentence.starts_with("another run writes checkpoints to "), "{sentence}");
+        drop(folder);
+        assert!(Folder::open(&room.0, ten, Some(&from)).is_ok());
     }
 }

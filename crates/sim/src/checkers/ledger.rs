@@ -172,3 +172,40 @@ impl LedgerCheck {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_was_applied_before_a_checkpoint_counts_and_may_not_be_applied_again() {
+        for (together, central) in [(true, false), (false, false), (false, true)] {
+            let mut check = LedgerCheck::default();
+            let mut read = |record| check.read(&Line { at: Duration::ZERO, record });
+            read(Record::Began {
+                version: 1,
+                strategy: String::new(),
+                seed: 1,
+                samples_total: 10,
+                samples_per_epoch: 10,
+                params: 1,
+                together,
+                central,
+            });
+            let (loss_first, loss_last) = (None, None);
+            let spans = Spans::one(0, 4);
+            read(Record::Resumed { round: 1, version: 1, spans, loss_first, loss_last });
+            read(Record::Applied {
+                who: WorkerId(0),
+                version: 2,
+                spans: Spans::one(2, 8),
+                loss_sum: 1.0,
+                staleness: 0,
+                rate: 0.1,
+            });
+            assert_eq!(check.tally(false), Tally { done: 8, lost: 2, repeated: 2 });
+        }
+    }
+}
