@@ -135,6 +135,36 @@ fn recipes_that_read_no_clock_may_be_stopped_again_and_again_and_end_with_the_sa
     }
 }
 
+/// What no recipe has, but a job may: residuals of codecs, noise that AdaScale remembers, AdamW's two moments.
+#[test]
+fn private_state_of_every_kind_is_saved_for_each_worker() {
+    let combinations = [
+        "[choices]\nstrategy = \"delayed\"\ncodec = { kind = \"top_k\", fraction = 0.1 }\n",
+        "[choices]\nstrategy = \"periodic_average\"\nperiod = { kind = \"constant\", steps = 4 }\n\
+         codec = { kind = \"top_k\", fraction = 0.2 }\n",
+        "[choices]\nstrategy = \"periodic_average\"\nperiod = { kind = \"constant\", steps = 4 }\n\
+         codec = { kind = \"qsgd\", bits = 8 }\nouter = { kind = \"slowmo\", rate = 1.0, momentum = 0.5 }\n",
+        "[choices]\nstrategy = \"all_reduce\"\nrescale = \"adascale\"\n",
+        "learning_rate = 0.002\n[optimizer]\nrule = { kind = \"adamw\", beta1 = 0.9, beta2 = 0.99, \
+         epsilon = 1e-8, weight_decay = 0.01 }\n[choices]\nstrategy = \"periodic_average\"\n\
+         period = { kind = \"constant\", steps = 3 }\n",
+    ];
+    for (i, text) in combinations.into_iter().enumerate() {
+        let dir = room(&format!("private-{i}"));
+        let read = Job::from_toml(text).expect("it is a job");
+        let checkpoints = job("ssgd", &dir, None).checkpoints;
+        let job = Job { epochs: 3.0, checkpoints, ..read };
+        let whole = begin(&Job { checkpoints: None, ..job.clone() }, 4, None);
+
+        begin(&job, 4, Some(1100));
+        go_on(&job, &dir, 4, Some(1100));
+        let end = go_on(&job, &dir, 4, None);
+
+        assert_eq!(print(&whole), print(&end), "{text}");
+        assert_exact(&end, text);
+    }
+}
+
 #[test]
 fn every_recipe_goes_on_with_the_same_or_with_other_workers_and_applies_every_sample_once() {
     for recipe in recipes() {
