@@ -63,7 +63,7 @@ impl<'a> Observer<'a> {
         observer.write(&Line { at: Duration::ZERO, record });
         if let Some(snapshot) = &prepared.plan.resumed {
             let (loss_first, loss_last) = snapshot.losses;
-            let (round, version) = (snapshot.round(), snapshot.version());
+            let (round, version) = (snapshot.rounds_mean(), snapshot.version());
             let spans = snapshot.done.clone();
             let record = Record::Resumed { round, version, spans, loss_first, loss_last };
             observer.write(&Line { at: Duration::ZERO, record });

@@ -163,7 +163,7 @@ pub enum Record {
         rounds: u64,
         fingerprint: u64,
     },
-    /// The job goes on from a checkpoint made after `round`: these samples are applied already.
+    /// The job goes on from a checkpoint after so many rounds, on average: these samples are applied already.
     Resumed {
         round: u64,
         /// How many updates the center has seen; 0 if there is none.

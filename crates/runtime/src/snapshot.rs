@@ -72,8 +72,15 @@ pub struct Summed {
 }
 
 impl Snapshot {
+    /// The most rounds that any member had made.
     pub fn round(&self) -> u64 {
         self.portions.values().map(|portion| portion.estate.round).max().unwrap_or(0)
+    }
+
+    /// Rounds per member, on average; the same for all where they exchange together.
+    pub fn rounds_mean(&self) -> u64 {
+        let all: u64 = self.portions.values().map(|portion| portion.estate.round).sum();
+        all / self.portions.len().max(1) as u64
     }
 
     /// How many updates the center has seen; 0 if there is none.

@@ -71,7 +71,8 @@ impl Worker {
         // Without a portion of its own a worker adopts the first one's, as newcomers do.
         let mine = snapshot.portions.values().nth(self.rank());
         let Portion { estate, own, .. } = mine.unwrap_or(first);
-        self.state.round = snapshot.round();
+        // The newest checkpoint is known by its round: never fewer than there were.
+        self.state.round = if is_same { estate.round } else { snapshot.round() };
         self.state.version = estate.version;
         self.state.params = if is_same { estate.params.clone() } else { snapshot.params() };
         self.state.optimizer = estate.optimizer.clone();
