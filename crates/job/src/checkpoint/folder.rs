@@ -14,7 +14,14 @@ pub struct Folder {
     path: PathBuf,
     keep: NonZero<u64>,
     /// Held for as long as the run lasts; the system lets go of a killed one's.
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Closing would not do: a process just forked off holds the file too, for a moment.
+        let _ = FileExt::unlock(&self.lock);
+    }
 }
 
 /// What is being written, or deleted, begins with this; nobody reads it.
@@ -59,7 +66,7 @@ impl Folder {
             remove(&passed_over).map_err(cannot)?;
             fs::rename(later, passed_over).map_err(cannot)?;
         }
-        Ok(Folder { path: path.to_owned(), keep, _lock: lock })
+        Ok(Folder { path: path.to_owned(), keep, lock })
     }
 
     pub fn path(&self) -> &Path {
