@@ -166,7 +166,7 @@ fn what_cannot_change_is_refused_in_a_sentence() {
         ("--resume saved --seed 9", 2, cannot("seed", "1", "9")),
         ("--resume saved --model softmax", 2, cannot("model", "\"mlp\"", "\"softmax\"")),
         ("--resume saved --data blobs", 2, cannot("data", "\"digits\"", "\"blobs\"")),
-        ("--resume saved --strategy abs", 2, cannot("strategy", "\"ssgd\"", "\"abs\"")),
+        ("--resume saved --strategy abs", 2, cannot("strategy", "\"dbs\"", "\"abs\"")),
         ("--resume saved --batch 4", 2, cannot("batch", "8", "4")),
         ("--resume saved --epochs 0.5", 2, "1.00 epochs are done already: give at least so many epochs".into()),
         ("--resume nowhere", 1, "cannot read nowhere: No such file or directory (os error 2)".into()),
