@@ -57,6 +57,7 @@ impl<'a> Observer<'a> {
             samples_total: prepared.plan.samples_total,
             samples_per_epoch: prepared.plan.samples_per_epoch,
             params: prepared.plan.initial.len() as u64,
+            kernels: prepared.task.model.kernels().to_owned(),
             together: manner == Manner::Together,
             central: manner == Manner::Central { applies: true },
         };

@@ -36,6 +36,9 @@ pub enum Record {
         samples_total: u64,
         samples_per_epoch: u64,
         params: u64,
+        /// Which instructions gradients were computed with: their last bits depend on it.
+        #[serde(default)]
+        kernels: String,
         /// Whether all members exchange together; tells checkers how samples are accounted for.
         together: bool,
         /// Whether samples are applied to a center, whose versions then count.

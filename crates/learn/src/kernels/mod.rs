@@ -45,6 +45,8 @@ pub mod loops;
 mod outer;
 mod simd;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 

@@ -191,6 +191,7 @@ mod tests {
                 samples_total: 10,
                 samples_per_epoch: 10,
                 params: 1,
+                kernels: String::new(),
                 together,
                 central,
             });
