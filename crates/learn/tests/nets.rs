@@ -140,3 +140,22 @@ fn all_paths_agree_and_the_fused_ones_bit_by_bit() {
         }
     }
 }
+
+/// As docs/models.md says.
+#[test]
+fn named_networks_are_as_large_as_they_should_be() {
+    let (mnist, cifar) = (image(28, 28, 1), image(32, 32, 3));
+    let sizes = [
+        net::softmax(64, 10),
+        net::mlp(64, &[32], 10),
+        net::mlp(784, &[256, 128], 10),
+        net::cnn(mnist, 10),
+        net::resnet(Net::new(cifar), 1, 10),
+        net::resnet(Net::new(cifar), 3, 10),
+        net::resnet18(Net::new(cifar), 10),
+    ]
+    .map(|net| net.params());
+
+    assert_eq!(sizes, [650, 2_410, 235_146, 206_922, 78_042, 272_474, 11_173_962]);
+    assert_eq!(net::resnet(Net::new(cifar).with_batch_norm(), 3, 10).buffers(), 1_568);
+}

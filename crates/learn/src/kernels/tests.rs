@@ -40,7 +40,8 @@ fn trial((places, taps, run, outputs): (Places, usize, usize, usize)) -> Trial {
     let tap_step = run + 3;
     let input_lay = Lay { start: 2, column: run / 2 + 1, row: columns * (run + 1) + 5, image: 0 };
     let input_lay = Lay { image: rows * input_lay.row + 7, ..input_lay };
-    let output_lay = Lay { start: 3, column: outputs + 2, row: columns * (outputs + 2) + 1, image: 0 };
+    let output_lay =
+        Lay { start: 3, column: outputs + 2, row: columns * (outputs + 2) + 1, image: 0 };
     let output_lay = Lay { image: rows * output_lay.row + 4, ..output_lay };
     let input_len = input_lay.at(images, rows, columns) + taps * tap_step + run;
     let mut draw = |len: usize| (0..len).map(|_| dice.normal() as f32).collect::<Vec<_>>();
@@ -181,7 +182,8 @@ fn turned_weights_are_packed_as_if_they_lay_turned() {
     for path in here() {
         for (inputs, outputs) in [(1, 1), (5, 40), (16, 16), (33, 70)] {
             let mut dice = Dice::keyed(&[1]);
-            let weights: Vec<f32> = (0..3 * inputs * outputs).map(|_| dice.normal() as f32).collect();
+            let weights: Vec<f32> =
+                (0..3 * inputs * outputs).map(|_| dice.normal() as f32).collect();
             let pixels = [2, 0];
             let depth = pixels.len() * inputs;
             let mut fast = vec![f32::NAN; path.packed_len(depth, outputs)];
