@@ -132,55 +132,97 @@ pub fn add(a: &[f32], b: &[f32], relu: bool, y: &mut [f32]) {
     }
 }
 
-/// y <- the highest of each window, for a row of windows, and relu if wanted.
-pub fn max_pool(window: Window, x: &[f32], relu: bool, y: &mut [f32]) {
+/// y <- the highest of each window, for a row of windows, and relu if wanted; `which` gets the number of
+/// the first pixel that is the highest, or -1 where the relu closed.
+pub fn max_pool(window: Window, x: &[f32], relu: bool, y: &mut [f32], which: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
-    let higher = |a: f32, b: f32| if a >= b { a } else { b };
-    pool(window, x, y, higher, |highest| at_least(floor, highest));
+    let channels = window.channels;
+    let outs = y.chunks_exact_mut(channels).zip(which.chunks_exact_mut(channels));
+    for (column, (y, which)) in outs.enumerate() {
+        for from in (0..channels).step_by(LANES) {
+            let start = window.at(column) + from;
+            if channels - from >= LANES {
+                let (mut best, mut at) = (*lanes(x, start), [0.0; LANES]);
+                let mut pixel = 0.0;
+                for row in 0..window.height {
+                    for offset in (0..window.width * channels).step_by(channels) {
+                        let x = lanes(x, start + row * window.row + offset);
+                        for i in 0..LANES {
+                            at[i] = if x[i] > best[i] { pixel } else { at[i] };
+                            best[i] = if x[i] > best[i] { x[i] } else { best[i] };
+                        }
+                        pixel += 1.0;
+                    }
+                }
+                let (y, which) = (lanes_mut(y, from), lanes_mut(which, from));
+                for i in 0..LANES {
+                    which[i] = if best[i] > floor { at[i] } else { -1.0 };
+                    y[i] = at_least(floor, best[i]);
+                }
+                continue;
+            }
+            for i in from..channels {
+                let (mut best, mut at, mut pixel) = (x[window.at(column) + i], 0.0, 0.0);
+                for row in 0..window.height {
+                    for offset in (0..window.width * channels).step_by(channels) {
+                        let x = x[window.at(column) + i + row * window.row + offset];
+                        (best, at) = if x > best { (x, pixel) } else { (best, at) };
+                        pixel += 1.0;
+                    }
+                }
+                which[i] = if best > floor { at } else { -1.0 };
+                y[i] = at_least(floor, best);
+            }
+        }
+    }
 }
 
 /// y <- the mean of each window, for a row of windows, and relu if wanted.
 pub fn mean_pool(window: Window, x: &[f32], relu: bool, y: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
     let share = 1.0 / (window.height * window.width) as f32;
-    pool(window, x, y, |a, b| a + b, |sum| at_least(floor, sum * share));
+    y.fill(0.0);
+    for (column, y) in y.chunks_exact_mut(window.channels).enumerate() {
+        for row in 0..window.height {
+            let x = &x[window.at(column) + row * window.row..];
+            for x in x.chunks_exact(window.channels).take(window.width) {
+                y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
+            }
+        }
+        y.iter_mut().for_each(|y| *y = at_least(floor, *y * share));
+    }
 }
 
-/// The gradient of the highest goes to the first of the highest.
-pub fn max_pool_back(
-    there: Window,
-    x: &[f32],
-    y: &[f32],
-    dy: &[f32],
-    window: Window,
-    fresh: bool,
-    dx: &mut [f32],
-) {
+/// The gradient of the highest goes to the pixel that was.
+pub fn max_pool_back(dy: &[f32], which: &[f32], window: Window, fresh: bool, dx: &mut [f32]) {
     let channels = window.channels;
-    for (column, (y, dy)) in y.chunks_exact(channels).zip(dy.chunks_exact(channels)).enumerate() {
+    let outs = dy.chunks_exact(channels).zip(which.chunks_exact(channels));
+    for (column, (dy, which)) in outs.enumerate() {
         for from in (0..channels).step_by(LANES) {
+            let to = window.at(column) + from;
+            let is_whole = channels - from >= LANES && fresh;
             let len = LANES.min(channels - from);
-            let mut rest = [0.0; LANES];
-            rest[..len].copy_from_slice(&dy[from..from + len]);
-            for pixel in 0..window.height * window.width {
-                let x = &x[there.at(column, pixel) + from..][..len];
-                let dx = &mut dx[window.at(column, pixel) + from..][..len];
-                let y = &y[from..from + len];
-                if len == LANES && fresh {
-                    let (x, y, dx) = (lanes(x, 0), lanes(y, 0), lanes_mut(dx, 0));
-                    for i in 0..LANES {
-                        // What is given is taken away. With a relu, nothing came of what is below y.
-                        let found = x[i] >= y[i];
-                        dx[i] = if found { rest[i] } else { 0.0 };
-                        rest[i] = if found { 0.0 } else { rest[i] };
+            let (mut delta, mut place) = ([0.0; LANES], [0.0; LANES]);
+            if is_whole {
+                (delta, place) = (*lanes(dy, from), *lanes(which, from));
+            } else {
+                delta[..len].copy_from_slice(&dy[from..from + len]);
+                place[..len].copy_from_slice(&which[from..from + len]);
+            }
+            let mut pixel = 0.0;
+            for row in 0..window.height {
+                for offset in (0..window.width * channels).step_by(channels) {
+                    let to = to + row * window.row + offset;
+                    let part: [f32; LANES] =
+                        std::array::from_fn(|i| if place[i] == pixel { delta[i] } else { 0.0 });
+                    if is_whole {
+                        *lanes_mut(dx, to) = part;
+                    } else {
+                        for (dx, part) in dx[to..to + len].iter_mut().zip(part) {
+                            *dx = if fresh { part } else { *dx + part };
+                        }
                     }
-                } else {
-                    for i in 0..len {
-                        let found = x[i] >= y[i];
-                        let part = if found { rest[i] } else { 0.0 };
-                        dx[i] = if fresh { part } else { dx[i] + part };
-                        rest[i] = if found { 0.0 } else { rest[i] };
-                    }
+                    pixel += 1.0;
                 }
             }
         }
@@ -191,10 +233,12 @@ pub fn max_pool_back(
 pub fn mean_pool_back(dy: &[f32], window: Window, fresh: bool, dx: &mut [f32]) {
     let share = 1.0 / (window.height * window.width) as f32;
     for (column, dy) in dy.chunks_exact(window.channels).enumerate() {
-        for pixel in 0..window.height * window.width {
-            let dx = &mut dx[window.at(column, pixel)..][..window.channels];
-            for (dx, dy) in dx.iter_mut().zip(dy) {
-                *dx = if fresh { dy * share } else { *dx + dy * share };
+        for row in 0..window.height {
+            let dx = &mut dx[window.at(column) + row * window.row..];
+            for dx in dx.chunks_exact_mut(window.channels).take(window.width) {
+                for (dx, dy) in dx.iter_mut().zip(dy) {
+                    *dx = if fresh { dy * share } else { *dx + dy * share };
+                }
             }
         }
     }
@@ -253,37 +297,10 @@ pub struct Window {
 }
 
 impl Window {
-    /// Where a pixel of the window at `column` begins.
+    /// Where the window at `column` begins.
     #[inline(always)]
-    fn at(&self, column: usize, pixel: usize) -> usize {
-        let (y, x) = (pixel / self.width, pixel % self.width);
-        y * self.row + (column * self.width + x) * self.channels
-    }
-}
-
-#[inline(always)]
-fn pool(
-    window: Window,
-    x: &[f32],
-    y: &mut [f32],
-    join: impl Fn(f32, f32) -> f32,
-    end: impl Fn(f32) -> f32,
-) {
-    let channels = window.channels;
-    for (column, y) in y.chunks_exact_mut(channels).enumerate() {
-        for from in (0..channels).step_by(LANES) {
-            let len = LANES.min(channels - from);
-            let mut pooled = [0.0; LANES];
-            pooled[..len].copy_from_slice(&x[window.at(column, 0) + from..][..len]);
-            for pixel in 1..window.height * window.width {
-                let x = &x[window.at(column, pixel) + from..][..len];
-                match x.first_chunk::<LANES>() {
-                    Some(x) => (0..LANES).for_each(|i| pooled[i] = join(pooled[i], x[i])),
-                    None => (0..len).for_each(|i| pooled[i] = join(pooled[i], x[i])),
-                }
-            }
-            y[from..from + len].iter_mut().zip(pooled).for_each(|(y, pooled)| *y = end(pooled));
-        }
+    fn at(&self, column: usize) -> usize {
+        column * self.width * self.channels
     }
 }
 

@@ -28,6 +28,9 @@ pub struct Conv {
     pub inputs: usize,
 }
 
+/// Weights for each activation from which on a layer is heavy.
+const HEAVY: usize = 16;
+
 /// Windows are at most this large.
 const SIZE_MAX: usize = 16;
 
@@ -214,6 +217,10 @@ impl Layer for Conv {
             path.packed_len(depth, self.inputs)
         };
         self.packed_there(path) + self.phases().map(back).sum::<usize>()
+    }
+
+    fn is_heavy(&self, from: Extent) -> bool {
+        self.weights() > HEAVY * (from.len() + self.extent(from).len())
     }
 
     fn flops(&self, _: Extent, to: Extent) -> u64 {

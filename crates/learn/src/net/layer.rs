@@ -97,6 +97,12 @@ pub trait Layer: Send + Sync {
         false
     }
 
+    /// Whether its weights outweigh a sample's activations, so that many samples should share one look at
+    /// them.
+    fn is_heavy(&self, _from: Extent) -> bool {
+        false
+    }
+
     /// Two for each multiplication and addition of a forward pass of one sample.
     fn flops(&self, _from: Extent, _to: Extent) -> u64 {
         0

@@ -47,6 +47,7 @@ pub struct Net {
     path: Path,
     slots: Vec<Slot>,
     nodes: Vec<Node>,
+    stretches: Vec<Stretch>,
     params: usize,
     buffers: usize,
     head: Head,
@@ -75,6 +76,16 @@ struct Slot {
     /// Where they begin in the arena; deltas that nobody needs have no place.
     value_at: usize,
     delta_at: Option<usize>,
+    /// Whether the gradient is needed only while a block of samples passes a stretch: the next block
+    /// uses the same place.
+    is_passing: bool,
+}
+
+/// Layers that a few samples pass one after the other, so that what one layer writes is still in the
+/// nearest cache when the next one reads it.
+struct Stretch {
+    nodes: Range<usize>,
+    block: usize,
 }
 
 /// A layer in its place.

@@ -30,22 +30,37 @@ impl Net {
     ) {
         self.read_inputs(batch, samples.clone(), arena);
         let keys = &batch.keys[samples];
-        let n = keys.len();
-        for node in &self.nodes {
-            let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
-            let spans = [
-                self.value(node.from, n),
-                node.skip.map_or(0..0, |skip| self.value(skip, n)),
-                self.value(node.to, n),
-                node.kept_at..node.kept_at + node.kept * n,
-                node.packed.clone(),
-            ];
-            let [x, skip, y, kept, packed] = apart(arena, spans);
-            let skip = node.skip.map(|slot| In { frame: self.slots[slot].value, data: skip });
-            let pass = self.pass_of(node, params, packed, keys, training);
-            let y = Out { frame: to.value, data: y };
-            node.layer.forward(&pass, In { frame: from.value, data: x }, skip, y, kept);
+        for stretch in &self.stretches {
+            for block in blocks(keys.len(), stretch.block) {
+                for node in &self.nodes[stretch.nodes.clone()] {
+                    self.forward_node(node, params, keys, block.clone(), arena, training);
+                }
+            }
         }
+    }
+
+    fn forward_node(
+        &self,
+        node: &Node,
+        params: &[f32],
+        keys: &[u64],
+        block: Range<usize>,
+        arena: &mut [f32],
+        training: bool,
+    ) {
+        let spans = [
+            self.value(node.from, &block),
+            node.skip.map_or(0..0, |skip| self.value(skip, &block)),
+            self.value(node.to, &block),
+            node.kept_at + node.kept * block.start..node.kept_at + node.kept * block.end,
+            node.packed.clone(),
+        ];
+        let [x, skip, y, kept, packed] = apart(arena, spans);
+        let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
+        let skip = node.skip.map(|slot| In { frame: self.slots[slot].value, data: skip });
+        let pass = self.pass_of(node, params, packed, &keys[block], training);
+        let y = Out { frame: to.value, data: y };
+        node.layer.forward(&pass, In { frame: from.value, data: x }, skip, y, kept);
     }
 
     /// Adds the gradient in the params to `sum`; the last slot's gradient is there already.
@@ -57,43 +72,58 @@ impl Net {
         arena: &mut [f32],
         sum: &mut [f32],
     ) {
-        let (dparams, statistics) = sum.split_at_mut(self.params);
         let keys = &batch.keys[samples];
-        let n = keys.len();
-        for node in self.nodes.iter().rev() {
-            let spans = [
-                self.value(node.from, n),
-                self.value(node.to, n),
-                self.delta(node.to, n),
-                self.delta(node.from, n),
-                node.skip.map_or(0..0, |skip| self.delta(skip, n)),
-                node.kept_at..node.kept_at + node.kept * n,
-                node.packed.clone(),
-            ];
-            let [x, y, dy, dx, dskip, kept, packed] = apart(arena, spans);
-            let into = |slot: usize, data, fresh| {
-                let slot = &self.slots[slot];
-                slot.delta_at.map(|_| Into { frame: slot.delta, data, fresh })
-            };
-            let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
-            let back = Back {
-                x: In { frame: from.value, data: x },
-                y: In { frame: to.value, data: y },
-                dy: Out { frame: to.delta, data: dy },
-                dx: into(node.from, dx, node.fresh[0]),
-                dskip: node.skip.and_then(|skip| into(skip, dskip, node.fresh[1])),
-                kept,
-                dparams: &mut dparams[node.params.clone()],
-                statistics: &mut statistics[node.buffers.clone()],
-            };
-            node.layer.backward(&self.pass_of(node, params, packed, keys, true), back);
+        for stretch in self.stretches.iter().rev() {
+            for block in blocks(keys.len(), stretch.block) {
+                for node in self.nodes[stretch.nodes.clone()].iter().rev() {
+                    self.backward_node(node, params, keys, block.clone(), arena, sum);
+                }
+            }
         }
+    }
+
+    fn backward_node(
+        &self,
+        node: &Node,
+        params: &[f32],
+        keys: &[u64],
+        block: Range<usize>,
+        arena: &mut [f32],
+        sum: &mut [f32],
+    ) {
+        let (dparams, statistics) = sum.split_at_mut(self.params);
+        let spans = [
+            self.value(node.from, &block),
+            self.value(node.to, &block),
+            self.delta(node.to, &block),
+            self.delta(node.from, &block),
+            node.skip.map_or(0..0, |skip| self.delta(skip, &block)),
+            node.kept_at + node.kept * block.start..node.kept_at + node.kept * block.end,
+            node.packed.clone(),
+        ];
+        let [x, y, dy, dx, dskip, kept, packed] = apart(arena, spans);
+        let into = |slot: usize, data, fresh| {
+            let slot = &self.slots[slot];
+            slot.delta_at.map(|_| Into { frame: slot.delta, data, fresh })
+        };
+        let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
+        let back = Back {
+            x: In { frame: from.value, data: x },
+            y: In { frame: to.value, data: y },
+            dy: Out { frame: to.delta, data: dy },
+            dx: into(node.from, dx, node.fresh[0]),
+            dskip: node.skip.and_then(|skip| into(skip, dskip, node.fresh[1])),
+            kept,
+            dparams: &mut dparams[node.params.clone()],
+            statistics: &mut statistics[node.buffers.clone()],
+        };
+        node.layer.backward(&self.pass_of(node, params, packed, &keys[block], true), back);
     }
 
     /// The loss of these samples; leaves its gradient in the last slot.
     pub(super) fn compare(&self, batch: &Batch, samples: Range<usize>, arena: &mut [f32]) -> f64 {
-        let (n, last) = (samples.len(), self.slots.len() - 1);
-        let [logits, deltas] = apart(arena, [self.value(last, n), self.delta(last, n)]);
+        let (all, last) = (0..samples.len(), self.slots.len() - 1);
+        let [logits, deltas] = apart(arena, [self.value(last, &all), self.delta(last, &all)]);
         deltas.copy_from_slice(logits);
         let weight = 1.0 / self.answers_per_sample() as f32;
         let mut answers = self.answers(batch, samples);
@@ -102,7 +132,7 @@ impl Net {
     }
 
     pub(super) fn score(&self, batch: &Batch, samples: Range<usize>, arena: &mut [f32]) -> Score {
-        let span = self.value(self.slots.len() - 1, samples.len());
+        let span = self.value(self.slots.len() - 1, &(0..samples.len()));
         let logits = &mut arena[span];
         let rows = (samples.len() * self.answers_per_sample()) as u64;
         let answers = self.answers(batch, samples.clone());
@@ -113,7 +143,7 @@ impl Net {
     }
 
     pub(super) fn last_values<'a>(&self, samples: usize, arena: &'a [f32]) -> &'a [f32] {
-        &arena[self.value(self.slots.len() - 1, samples)]
+        &arena[self.value(self.slots.len() - 1, &(0..samples))]
     }
 
     fn answers_per_sample(&self) -> usize {
@@ -140,7 +170,7 @@ impl Net {
     fn read_inputs(&self, batch: &Batch, samples: Range<usize>, arena: &mut [f32]) {
         let frame = self.slots[0].value;
         assert_eq!(batch.features, frame.extent.len(), "the model fits the data set");
-        let slot = &mut arena[self.value(0, samples.len())];
+        let slot = &mut arena[self.value(0, &(0..samples.len()))];
         let inputs = &batch.inputs[samples.start * batch.features..];
         let (starts, len) = frame.rows(samples.len());
         for (start, row) in starts.zip(inputs.chunks_exact(len)) {
@@ -168,15 +198,22 @@ impl Net {
         }
     }
 
-    fn value(&self, slot: usize, samples: usize) -> Range<usize> {
-        let slot = &self.slots[slot];
-        slot.value_at..slot.value_at + slot.value.len() * samples
+    fn value(&self, slot: usize, block: &Range<usize>) -> Range<usize> {
+        let (at, len) = (self.slots[slot].value_at, self.slots[slot].value.len());
+        at + len * block.start..at + len * block.end
     }
 
-    fn delta(&self, slot: usize, samples: usize) -> Range<usize> {
+    fn delta(&self, slot: usize, block: &Range<usize>) -> Range<usize> {
         let slot = &self.slots[slot];
-        slot.delta_at.map_or(0..0, |at| at..at + slot.delta.len() * samples)
+        let Some(at) = slot.delta_at else { return 0..0 };
+        let start = at + if slot.is_passing { 0 } else { slot.delta.len() * block.start };
+        start..start + slot.delta.len() * block.len()
     }
+}
+
+/// Samples 0 to n in blocks.
+fn blocks(n: usize, block: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..n).step_by(block).map(move |from| from..n.min(from + block))
 }
 
 /// Some parts of the arena at once.

@@ -4,15 +4,16 @@ use std::ops::Range;
 
 use super::build::Part;
 use super::frame::Frame;
-use super::{Head, Net, Node, Slot};
+use super::{Head, Net, Node, Slot, Stretch};
 use crate::dataset::Extent;
 use crate::dice::mix;
 use crate::kernels::Path;
 
-/// Floats that one pass may take, so that what it writes is still in a cache when it is read.
-const PASS_FLOATS: usize = 2 << 20;
-/// Most samples of a pass.
+/// Floats that one pass may take where samples are gathered for heavy layers, and most samples of a pass.
+const PASS_FLOATS: usize = 8 << 20;
 const PASS_MAX: usize = 64;
+/// Floats that a block of samples may take in a stretch: about half of the second cache.
+const BLOCK_FLOATS: usize = 128 << 10;
 
 pub fn assemble(
     path: Path,
@@ -22,18 +23,27 @@ pub fn assemble(
     classes: usize,
 ) -> Net {
     let (values, deltas) = frames(&extents, &parts);
+    let mut stretches = stretches(&extents, &parts, &values, &deltas);
     let mixes = parts.iter().any(|part| part.layer.mixes_samples());
     let per_sample: usize = values.iter().map(Frame::len).sum();
-    let pass = if mixes { PASS_MAX } else { (PASS_FLOATS / per_sample).clamp(1, PASS_MAX) };
+    let pass = match stretches[..] {
+        _ if mixes => PASS_MAX,
+        [Stretch { block, .. }] => block,
+        _ => (PASS_FLOATS / per_sample).clamp(1, PASS_MAX),
+    };
+    stretches.iter_mut().for_each(|stretch| stretch.block = stretch.block.min(pass));
 
     let mut memory = Memory::default();
-    let places = delta_places(&parts, &deltas, pass, &mut memory);
+    // Samples of whose gradient there is one at a time.
+    let held = held(&parts, &stretches, extents.len(), pass);
+    let places = delta_places(&parts, &deltas, &held, &mut memory);
     let slots: Vec<Slot> = (0..extents.len())
         .map(|slot| Slot {
             value: values[slot],
             delta: deltas[slot],
             value_at: memory.take(values[slot].len() * pass).start,
             delta_at: places[slot],
+            is_passing: held[slot] < pass,
         })
         .collect();
     let fresh = fresh(&parts);
@@ -61,7 +71,7 @@ pub fn assemble(
         places.iter().chain(&extent).fold(stamp, |stamp, x| mix(stamp ^ *x as u64))
     });
     let arena = memory.len;
-    Net { path, slots, nodes, params, buffers, head, classes, pass, arena, stamp }
+    Net { path, slots, nodes, stretches, params, buffers, head, classes, pass, arena, stamp }
 }
 
 impl Net {
@@ -88,30 +98,70 @@ fn frames(extents: &[Extent], parts: &[Part]) -> (Vec<Frame>, Vec<Frame>) {
     (values, deltas)
 }
 
+/// Cuts the layers into stretches: one that is heavy or mixes samples stands alone.
+fn stretches(
+    extents: &[Extent],
+    parts: &[Part],
+    values: &[Frame],
+    deltas: &[Frame],
+) -> Vec<Stretch> {
+    let is_alone =
+        |part: &Part| part.layer.is_heavy(extents[part.from]) || part.layer.mixes_samples();
+    let mut stretches = Vec::new();
+    let mut start = 0;
+    for part in parts.chunk_by(|a, b| !is_alone(a) && !is_alone(b)) {
+        let floats: usize =
+            part.iter().map(|part| values[part.to].len() + deltas[part.to].len()).sum();
+        let block = match part {
+            [part] if is_alone(part) => PASS_MAX,
+            _ => (BLOCK_FLOATS / floats).clamp(1, PASS_MAX),
+        };
+        stretches.push(Stretch { nodes: start..start + part.len(), block });
+        start += part.len();
+    }
+    stretches
+}
+
+/// For how many samples each slot's gradient is there at a time: a block's, if no other stretch than its
+/// maker's reads it.
+fn held(parts: &[Part], stretches: &[Stretch], slots: usize, pass: usize) -> Vec<usize> {
+    let mut held = vec![pass; slots];
+    for stretch in stretches {
+        for part in &parts[stretch.nodes.clone()] {
+            let reads = |other: &&Part| other.from == part.to || other.skip == Some(part.to);
+            let inside = parts[stretch.nodes.clone()].iter().filter(reads).count();
+            let readers = parts.iter().filter(reads).count();
+            if readers > 0 && inside == readers {
+                held[part.to] = stretch.block;
+            }
+        }
+    }
+    held
+}
+
 /// Gradients live from their last reader to their maker, and places are used again: but only by
 /// gradients with the same frame, whose zeros must stay. The samples themselves have none.
 fn delta_places(
     parts: &[Part],
     deltas: &[Frame],
-    pass: usize,
+    held: &[usize],
     memory: &mut Memory,
 ) -> Vec<Option<usize>> {
     let mut places: Vec<Option<usize>> = vec![None; deltas.len()];
-    let mut free: Vec<(Frame, usize)> = Vec::new();
-    let mut find = |slot: usize, free: &mut Vec<(Frame, usize)>| {
-        let frame = deltas[slot];
-        match free.iter().rposition(|(other, _)| *other == frame) {
-            Some(at) => free.remove(at).1,
-            None => memory.take(frame.len() * pass).start,
-        }
-    };
+    let mut free: Vec<(Frame, usize, usize)> = Vec::new();
     for part in parts.iter().rev() {
         for slot in [Some(part.to), Some(part.from), part.skip].into_iter().flatten() {
-            if slot != 0 && places[slot].is_none() {
-                places[slot] = Some(find(slot, &mut free));
+            if slot == 0 || places[slot].is_some() {
+                continue;
             }
+            let (frame, samples) = (deltas[slot], held[slot]);
+            let fits = |place: &(Frame, usize, usize)| (place.0, place.1) == (frame, samples);
+            places[slot] = Some(match free.iter().rposition(fits) {
+                Some(at) => free.remove(at).2,
+                None => memory.take(frame.len() * samples).start,
+            });
         }
-        free.extend(places[part.to].map(|at| (deltas[part.to], at)));
+        free.extend(places[part.to].map(|at| (deltas[part.to], held[part.to], at)));
     }
     places
 }

@@ -34,22 +34,31 @@ impl Layer for Pool {
         Extent { height: from.height / self.height, width: from.width / self.width, ..from }
     }
 
-    fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, _: &mut [f32]) {
+    /// Of the highest, which pixel it was.
+    fn kept(&self, from: Extent) -> usize {
+        if self.kind == Kind::Max { self.extent(from).len() } else { 0 }
+    }
+
+    fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, kept: &mut [f32]) {
         let Extent { height, width, channels } = y.frame.extent;
-        let (from, to) = (x.frame.lay(), y.frame.lay());
+        let (from, to, len) = (x.frame.lay(), y.frame.lay(), width * channels);
         let window = self.window(x.frame.row(), channels);
-        for (image, row) in (0..pass.samples).flat_map(|i| (0..height).map(move |row| (i, row))) {
+        let rows = (0..pass.samples).flat_map(|i| (0..height).map(move |row| (i, row)));
+        for (at, (image, row)) in rows.enumerate() {
             let x = &x.data[from.at(image, row * self.height, 0)..];
-            let y = &mut y.data[to.at(image, row, 0)..][..width * channels];
+            let y = &mut y.data[to.at(image, row, 0)..][..len];
             match self.kind {
-                Kind::Max => loops::max_pool(pass.path, window, x, self.relu, y),
+                Kind::Max => {
+                    let which = &mut kept[at * len..][..len];
+                    loops::max_pool(pass.path, window, x, self.relu, y, which);
+                }
                 Kind::Mean => loops::mean_pool(pass.path, window, x, self.relu, y),
             }
         }
     }
 
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
-        let Back { x, y, dy, dx, .. } = back;
+        let Back { x, y, dy, dx, kept, .. } = back;
         let Some(dx) = dx else { return };
         let Extent { height, width, channels } = y.frame.extent;
         let is_covered = height * self.height == x.frame.extent.height
@@ -58,24 +67,25 @@ impl Layer for Pool {
             let (starts, len) = dx.frame.rows(pass.samples);
             starts.for_each(|at| dx.data[at..at + len].fill(0.0));
         }
-        let (values, into) = (x.frame.lay(), dx.frame.lay());
-        let (outs, deltas) = (y.frame.lay(), dy.frame.lay());
+        let (outs, deltas, into) = (y.frame.lay(), dy.frame.lay(), dx.frame.lay());
         let len = width * channels;
-        for (image, row) in (0..pass.samples).flat_map(|i| (0..height).map(move |row| (i, row))) {
-            let x_row = &x.data[values.at(image, row * self.height, 0)..];
-            let y_row = &y.data[outs.at(image, row, 0)..][..len];
+        let window = self.window(dx.frame.row(), channels);
+        let rows = (0..pass.samples).flat_map(|i| (0..height).map(move |row| (i, row)));
+        for (at, (image, row)) in rows.enumerate() {
             let dy_row = &mut dy.data[deltas.at(image, row, 0)..][..len];
             let dx_row = &mut dx.data[into.at(image, row * self.height, 0)..];
-            if self.relu {
-                loops::close(pass.path, dy_row, y_row);
-            }
-            let there = self.window(x.frame.row(), channels);
-            let window = self.window(dx.frame.row(), channels);
             match self.kind {
-                Kind::Max => loops::max_pool_back(
-                    pass.path, there, x_row, y_row, dy_row, window, dx.fresh, dx_row,
-                ),
-                Kind::Mean => loops::mean_pool_back(pass.path, dy_row, window, dx.fresh, dx_row),
+                Kind::Max => {
+                    let which = &kept[at * len..][..len];
+                    loops::max_pool_back(pass.path, dy_row, which, window, dx.fresh, dx_row);
+                }
+                Kind::Mean => {
+                    if self.relu {
+                        let y_row = &y.data[outs.at(image, row, 0)..][..len];
+                        loops::close(pass.path, dy_row, y_row);
+                    }
+                    loops::mean_pool_back(pass.path, dy_row, window, dx.fresh, dx_row);
+                }
             }
         }
     }
