@@ -244,6 +244,22 @@ pub fn mean_pool_back(dy: &[f32], window: Window, fresh: bool, dx: &mut [f32]) {
     }
 }
 
+/// The columns from `from` on of a matrix with rows of `columns`, as rows of `width`; zeros fill up.
+pub fn cut(matrix: &[f32], columns: usize, from: usize, width: usize, into: &mut [f32]) {
+    let here = width.min(columns - from);
+    for (row, into) in matrix.chunks_exact(columns).zip(into.chunks_exact_mut(width)) {
+        let row = &row[from..from + here];
+        if here == width && width.is_multiple_of(LANES) {
+            for at in (0..width).step_by(LANES) {
+                *lanes_mut(into, at) = *lanes(row, at);
+            }
+        } else {
+            into[..here].copy_from_slice(row);
+            into[here..].fill(0.0);
+        }
+    }
+}
+
 /// into <- the matrix [rows][columns], turned; `step` floats from row to row of what comes out.
 pub fn turn(matrix: &[f32], columns: usize, step: usize, into: &mut [f32]) {
     const TILE: usize = 8;

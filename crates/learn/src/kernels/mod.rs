@@ -135,24 +135,14 @@ impl Path {
         depth * outputs.next_multiple_of(self.shape().0)
     }
 
-    /// Packs weights for [`Sweep`]; `fill` gives the weights of one input for some outputs in a row,
-    /// from the given one on.
-    pub fn pack(
-        self,
-        depth: usize,
-        outputs: usize,
-        packed: &mut [f32],
-        fill: impl Fn(usize /* input */, usize /* output */, &mut [f32]),
-    ) {
+    /// Packs the weights [inputs][outputs] for [`Sweep`].
+    pub fn pack(self, weights: &[f32], outputs: usize, packed: &mut [f32]) {
         let (lanes, wide) = self.shape();
+        let depth = weights.len() / outputs;
         for (from, vectors) in sweep::panels(lanes, wide, outputs) {
             let width = vectors * lanes;
-            let here = width.min(outputs - from);
-            let panel = packed[from * depth..][..depth * width].chunks_exact_mut(width);
-            for (input, row) in panel.enumerate() {
-                fill(input, from, &mut row[..here]);
-                row[here..].fill(0.0);
-            }
+            let panel = &mut packed[from * depth..][..depth * width];
+            loops::cut(self, weights, outputs, from, width, panel);
         }
     }
 

@@ -110,10 +110,7 @@ fn a_sweep_is_the_plain_loop_and_touches_nothing_else() {
             let mut trial = trial(shape);
             let depth = trial.taps.len() * trial.run;
             let mut packed = vec![f32::NAN; path.packed_len(depth, trial.outputs)];
-            path.pack(depth, trial.outputs, &mut packed, |input, from, into| {
-                let row = &trial.weights[input * trial.outputs + from..];
-                into.copy_from_slice(&row[..into.len()]);
-            });
+            path.pack(&trial.weights, trial.outputs, &mut packed);
             let bias = trial.draw(trial.outputs);
             let before = trial.draw(trial.output_len);
             for (start, relu) in
@@ -191,12 +188,12 @@ fn turned_weights_are_packed_as_if_they_lay_turned() {
 
             path.pack_turned(&pixels, &weights, inputs, outputs, &mut fast);
 
-            path.pack(depth, outputs, &mut plain, |input, from, into| {
-                for (i, into) in into.iter_mut().enumerate() {
-                    let matrix = pixels[input / inputs] * inputs * outputs;
-                    *into = weights[matrix + (from + i) * inputs + input % inputs];
-                }
-            });
+            let mut turned = Vec::new();
+            for (pixel, input) in pixels.iter().flat_map(|p| (0..inputs).map(move |i| (p, i))) {
+                let matrix = &weights[pixel * inputs * outputs..];
+                turned.extend((0..outputs).map(|output| matrix[output * inputs + input]));
+            }
+            path.pack(&turned, outputs, &mut plain);
             assert_eq!(fast, plain, "{path:?}: {inputs} x {outputs}");
         }
     }
@@ -206,7 +203,7 @@ fn turned_weights_are_packed_as_if_they_lay_turned() {
 fn what_is_not_a_number_stays_so_through_a_relu() {
     for path in here() {
         let mut packed = vec![0.0; path.packed_len(1, 3)];
-        path.pack(1, 3, &mut packed, |_, _, into| into.fill(1.0));
+        path.pack(&[1.0; 3], 3, &mut packed);
         let task = Sweep {
             places: Places::matrix(2),
             inputs: &[f32::NAN, -1.0],

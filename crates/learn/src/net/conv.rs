@@ -229,10 +229,7 @@ impl Layer for Conv {
 
     fn pack(&self, path: Path, _: Extent, params: &[f32], packed: &mut [f32], back: bool) {
         let (there, way_back) = packed.split_at_mut(self.packed_there(path));
-        let channels = self.channels;
-        path.pack(self.depth(), channels, there, |input, from, into| {
-            into.copy_from_slice(&params[input * channels + from..][..into.len()]);
-        });
+        path.pack(&params[..self.weights()], self.channels, there);
         if back {
             self.pack_back(path, params, way_back);
         }
