@@ -42,18 +42,8 @@ const CLOTHES: [&str; 10] = [
     "Ankle boot",
 ];
 
-const THINGS: [&str; 10] = [
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-];
+const THINGS: [&str; 10] =
+    ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
 /// The form of a data set's images; `None` if there is no such set, or it is not of images.
 pub fn image_form(data: &str) -> Option<ImageForm> {

@@ -34,7 +34,8 @@ const IDX: &[u8] = &[0, 0, 8];
 /// The picture in a file; of an IDX file, which may be gzipped, all or so many of the first.
 pub fn read(path: &Path, first: Option<usize>) -> Result<Vec<Picture>, String> {
     let bytes = File::open(path).map_err(|error| error.to_string()).and_then(bounded);
-    let bytes = bytes.map_err(|why| format!("cannot read the picture {}: {why}", path.display()))?;
+    let bytes =
+        bytes.map_err(|why| format!("cannot read the picture {}: {why}", path.display()))?;
     decode(bytes, first).map_err(|why| format!("{} {why}", path.display()))
 }
 
@@ -298,7 +299,11 @@ mod tests {
         let mut crc = flate2::Crc::new();
         crc.update(&png[12..29]);
         png[29..33].copy_from_slice(&crc.sum().to_be_bytes());
-        assert!(refused(&png).starts_with("is too large: it has 2147483647 x"), "{}", refused(&png));
+        assert!(
+            refused(&png).starts_with("is too large: it has 2147483647 x"),
+            "{}",
+            refused(&png)
+        );
     }
 
     #[test]

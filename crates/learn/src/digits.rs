@@ -19,12 +19,7 @@ pub const CHANNEL: Channel = Channel { mean: 0.3, deviation: 1.0 };
 ///
 /// The split is fixed: every fifth image, from the first on, is for testing. Nothing is shuffled.
 pub fn digits() -> (Table, Table) {
-    let empty = Table {
-        extent: EXTENT,
-        classes: CLASSES,
-        inputs: vec![],
-        labels: vec![],
-    };
+    let empty = Table { extent: EXTENT, classes: CLASSES, inputs: vec![], labels: vec![] };
     let (mut train, mut test) = (empty.clone(), empty);
     for (index, image) in IMAGES.chunks_exact(PIXELS + 1).enumerate() {
         let table = if index % 5 == 0 { &mut test } else { &mut train };
