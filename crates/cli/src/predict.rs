@@ -8,7 +8,6 @@ use paceline_data::{ImageForm, Picture, class_name, picture};
 use paceline_job::checkpoint::Weights;
 use paceline_job::predict::{Guess, classify, inputs_of};
 use paceline_job::write::{Manner, go_on};
-use paceline_learn::Dataset;
 use paceline_watch::table::table;
 use serde::Serialize;
 
@@ -144,9 +143,10 @@ impl Predict {
                 self.prediction(weights, format!("test[{index}]"), guesses, Some(label))
             })
             .collect();
-        if !self.json && io::stdout().is_terminal() {
+        let extent = test.extent();
+        if !self.json && extent.height > 1 && io::stdout().is_terminal() {
             for (prediction, row) in predictions.iter().zip(rows.chunks_exact(features)) {
-                let picture = sketch(row, test.extent());
+                let picture = sketch(row, extent.width, extent.channels);
                 print(&format!("{}\n{picture}\n", prediction.image))?;
             }
         }
