@@ -18,7 +18,7 @@ use crate::sketch::sketch;
 
 /// Classify pictures, or go on with a text, by what was learned
 #[derive(Args)]
-#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
+#[command(after_help = EXAMPLES, override_usage = USAGE, allow_negative_numbers = true)]
 #[command(group(ArgGroup::new("what").required(true).args(["files", "test", "text"])))]
 pub struct Predict {
     /// A checkpoint, or a folder of them: then the newest whole one
@@ -57,6 +57,11 @@ pub struct Predict {
     #[arg(long)]
     json: bool,
 }
+
+const USAGE: &str = "\
+paceline predict [OPTIONS] <CHECKPOINT> <FILE>...
+       paceline predict [OPTIONS] <CHECKPOINT> --test <N>
+       paceline predict [OPTIONS] <CHECKPOINT> --text <PROMPT>";
 
 const EXAMPLES: &str = "\
 Examples:
