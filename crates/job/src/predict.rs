@@ -35,7 +35,10 @@ pub fn classify(
         batch.keys = vec![0; samples];
         let logits = model.outputs(params, &batch, &mut scratch);
         if logits.len() != samples * classes {
-            return Err("the model gives no class to a whole sample: if it learned a text, try --text".into());
+            return Err(
+                "the model gives no class to a whole sample: if it learned a text, try --text"
+                    .into(),
+            );
         }
         guesses.extend(logits.chunks_exact(classes).map(ranked));
     }
