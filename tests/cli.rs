@@ -623,6 +623,8 @@ fn lists_and_help_are_as_they_were() {
         ("help-simulate", "simulate --help"),
         ("help-compare", "compare --help"),
         ("help-train", "train --help"),
+        ("help-evaluate", "evaluate --help"),
+        ("help-predict", "predict --help"),
         ("help-report", "report --help"),
         ("help-strategies", "strategies --help"),
         ("help-scenarios", "scenarios --help"),

@@ -1,12 +1,12 @@
-//! The flags of `train` that have to do with checkpoints.
+//! Checkpoints: the flags of `train` that have to do with them, and what was learned.
 
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use paceline_job::checkpoint::{Checkpoint, Checkpoints, Saved, Saving};
+use paceline_job::checkpoint::{Checkpoint, Checkpoints, Saved, Saving, Weights, load_weights};
 use paceline_job::{Job, Outcome};
 
 use crate::output::{Ending, say};
@@ -86,6 +86,15 @@ pub fn saving(job: &Job, from: Option<PathBuf>) -> Result<Option<Saving>, Ending
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, now.clone())
         .map_err(|error| Ending::Failed(format!("cannot listen for SIGUSR1: {error}")))?;
     Ok(Some(Saving { job: job.clone(), checkpoints, from, now, say }))
+}
+
+/// What was learned, from a checkpoint or the newest whole one in a folder.
+pub fn weights(dir: &Path) -> Result<Weights, Ending> {
+    let weights = load_weights(dir).map_err(Ending::Failed)?;
+    for sentence in &weights.passed_over {
+        say(&format!("passed over: {sentence}"));
+    }
+    Ok(weights)
 }
 
 /// Says how to go on with a run that has not come to its end.

@@ -5,12 +5,15 @@ mod bar;
 mod checkpoint;
 mod compare;
 mod data;
+mod evaluate;
 mod flags;
 mod output;
 mod outputs;
+mod predict;
 mod report;
 mod scenarios;
 mod simulate;
+mod sketch;
 mod strategies;
 mod summary;
 mod train;
@@ -39,6 +42,8 @@ enum Command {
     Simulate(simulate::Simulate),
     Compare(compare::Compare),
     Train(train::Train),
+    Evaluate(evaluate::Evaluate),
+    Predict(predict::Predict),
     Report(report::Report),
     Strategies(strategies::Strategies),
     Scenarios(scenarios::Scenarios),
@@ -62,6 +67,8 @@ pub fn main_with(own: Vec<Recipe>) -> ExitCode {
         Command::Simulate(command) => command.run(&recipes),
         Command::Compare(command) => command.run(&recipes),
         Command::Train(command) => command.run(&recipes),
+        Command::Evaluate(command) => command.run(),
+        Command::Predict(command) => command.run(),
         Command::Report(command) => command.run(),
         Command::Strategies(command) => command.run(&recipes),
         Command::Scenarios(command) => command.run(),

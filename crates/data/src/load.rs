@@ -9,6 +9,7 @@ use paceline_learn::{Augment, Channel, Dataset, Images, Text, texts};
 use crate::catalog::{Entry, File, find};
 use crate::cifar::Form;
 use crate::folder::{bounded, contents, default_root};
+use crate::image_form::{ImageForm, image_form};
 use crate::{cifar, idx};
 
 /// What is learned from, and what it is judged by.
@@ -54,26 +55,13 @@ pub fn text(name: &str) -> Option<Result<(Text, Text), String>> {
 pub fn images(entry: &Entry, root: Option<&Path>, seed: u64) -> Result<(Images, Images), String> {
     let folder = entry.folder(&root.map_or_else(default_root, |root| Ok(root.to_owned()))?);
     let source = Folder { entry, root, path: &folder };
+    let ImageForm { channels, classes, .. } =
+        image_form(entry.name).expect("what is in the catalog has a known form");
     match entry.name {
-        "mnist" => source.drawings(channel(0.1307, 0.3081)),
-        "fashion-mnist" => source.drawings(channel(0.2860, 0.3530)),
-        "cifar10" => {
-            let channels =
-                [channel(0.4914, 0.2470), channel(0.4822, 0.2435), channel(0.4465, 0.2616)];
-            source.photographs(Form { labels_each: 1, classes: 10 }, &channels, seed)
-        }
-        "cifar100" => {
-            let channels =
-                [channel(0.5071, 0.2673), channel(0.4865, 0.2564), channel(0.4409, 0.2762)];
-            source.photographs(Form { labels_each: 2, classes: 100 }, &channels, seed)
-        }
-        name => unreachable!("{name} is in the catalog, so its form is known"),
+        "cifar10" => source.photographs(Form { labels_each: 1, classes }, channels, seed),
+        "cifar100" => source.photographs(Form { labels_each: 2, classes }, channels, seed),
+        _ => source.drawings(channels, classes),
     }
-}
-
-/// Mean and deviation over the training set.
-fn channel(mean: f32, deviation: f32) -> Channel {
-    Channel { mean, deviation }
 }
 
 /// Where a data set's files are looked for, and what to do about those that are not right.
@@ -84,12 +72,12 @@ struct Folder<'a> {
 }
 
 impl Folder<'_> {
-    fn drawings(&self, channel: Channel) -> Result<(Images, Images), String> {
+    fn drawings(&self, channels: &[Channel], classes: usize) -> Result<(Images, Images), String> {
         let part = |name: &str| {
             let images = self.parsed(&format!("{name}-images-idx3-ubyte"), idx::images)?;
             let file = format!("{name}-labels-idx1-ubyte");
             let labels = self.parsed(&file, idx::labels)?;
-            Images::new(images.extent, &[channel], 10, images.pixels, labels)
+            Images::new(images.extent, channels, classes, images.pixels, labels)
                 .map_err(|why| self.broken(&file, &format!("does not fit its images: {why}")))
         };
         let (train, test) = (part("train")?, part("t10k")?);
@@ -103,7 +91,7 @@ impl Folder<'_> {
     fn photographs(
         &self,
         form: Form,
-        channels: &[Channel; 3],
+        channels: &[Channel],
         seed: u64,
     ) -> Result<(Images, Images), String> {
         let part = |files: &[File]| {

@@ -12,7 +12,7 @@ mod writer;
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use paceline_runtime::Spans;
 use serde::{Deserialize, Serialize};
@@ -96,12 +96,29 @@ pub struct Seal {
     pub crc32: u32,
 }
 
-/// The parameters of a checkpoint: `dir` is one, or a folder with some, of which the newest whole one is read.
-pub fn load_params(dir: impl AsRef<Path>) -> Result<(Manifest, Vec<f32>), String> {
-    let (found, _) = folder::newest_whole(dir.as_ref(), |path| {
+/// What a checkpoint's job had learned.
+#[derive(Clone, Debug)]
+pub struct Weights {
+    pub manifest: Manifest,
+    pub params: Vec<f32>,
+    /// The checkpoint itself.
+    pub path: PathBuf,
+    /// A sentence for each newer one that is damaged.
+    pub passed_over: Vec<String>,
+}
+
+/// The weights of a checkpoint: `dir` is one, or a folder with some, of which the newest whole one is read.
+pub fn load_weights(dir: impl AsRef<Path>) -> Result<Weights, String> {
+    let read = |path: &Path| {
         let manifest = files::read_manifest(path)?;
         let params = files::read_params(path, &manifest)?;
-        Ok((manifest, params))
-    })?;
-    Ok(found)
+        Ok((path.to_owned(), manifest, params))
+    };
+    let ((path, manifest, params), passed_over) = folder::newest_whole(dir.as_ref(), read)?;
+    Ok(Weights { manifest, params, path, passed_over })
+}
+
+/// The parameters of a checkpoint, as [`load_weights`] finds them, and what they are of.
+pub fn load_params(dir: impl AsRef<Path>) -> Result<(Manifest, Vec<f32>), String> {
+    load_weights(dir).map(|weights| (weights.manifest, weights.params))
 }

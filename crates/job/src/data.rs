@@ -41,10 +41,9 @@ pub fn named(name: &str, seed: u64, root: Option<&Path>) -> Result<Sets, String>
     match name {
         "digits" => Ok(sets(digits())),
         "patterns" => {
-            let extent = Extent { height: 16, width: 16, channels: 1 };
-            let train = patterns(2_000, extent, 10, seed);
+            let train = patterns(2_000, patterns::EXTENT, 10, seed);
             // Other stripes, in the same directions.
-            let test = patterns(500, extent, 10, !seed);
+            let test = patterns(500, patterns::EXTENT, 10, !seed);
             Ok(sets((train, test)))
         }
         "blobs" => {

@@ -1,6 +1,9 @@
 //! Handwritten digits, built in: small enough to ship, real enough to overfit.
 
 use crate::dataset::{Extent, Table};
+use crate::images::Channel;
+
+pub const EXTENT: Extent = Extent { height: 8, width: 8, channels: 1 };
 
 const PIXELS: usize = 64;
 const CLASSES: usize = 10;
@@ -9,23 +12,19 @@ const CLASSES: usize = 10;
 /// licence.
 const IMAGES: &[u8] = include_bytes!("../data/digits.bin");
 
-/// About the mean of a pixel over all images, so that inputs are centered.
-const MEAN: f32 = 0.3;
+/// About the mean of a pixel over all images, so that inputs are centered; they are not scaled.
+pub const CHANNEL: Channel = Channel { mean: 0.3, deviation: 1.0 };
 
 /// The UCI optical digits, 8 x 8 pixels, as (train, test): 1,437 and 360 images.
 ///
 /// The split is fixed: every fifth image, from the first on, is for testing. Nothing is shuffled.
 pub fn digits() -> (Table, Table) {
-    let empty = Table {
-        extent: Extent { height: 8, width: 8, channels: 1 },
-        classes: CLASSES,
-        inputs: vec![],
-        labels: vec![],
-    };
+    let empty = Table { extent: EXTENT, classes: CLASSES, inputs: vec![], labels: vec![] };
     let (mut train, mut test) = (empty.clone(), empty);
     for (index, image) in IMAGES.chunks_exact(PIXELS + 1).enumerate() {
         let table = if index % 5 == 0 { &mut test } else { &mut train };
-        table.inputs.extend(image[..PIXELS].iter().map(|pixel| f32::from(*pixel) / 16.0 - MEAN));
+        let input = |pixel: &u8| f32::from(*pixel) / 16.0 - CHANNEL.mean;
+        table.inputs.extend(image[..PIXELS].iter().map(input));
         table.labels.push(u32::from(image[PIXELS]));
     }
     (train, test)

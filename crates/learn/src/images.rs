@@ -24,6 +24,17 @@ pub struct Channel {
     pub deviation: f32,
 }
 
+impl Channel {
+    /// input <- byte x scale + shift
+    pub fn scale(&self) -> f32 {
+        1.0 / (255.0 * self.deviation)
+    }
+
+    pub fn shift(&self) -> f32 {
+        -self.mean / self.deviation
+    }
+}
+
 /// Shows an image a little differently in every epoch: moved by up to `pad` pixels each way (what moves in is the mean,
 /// zero) and, if `flip`, mirrored half the time.
 ///
@@ -71,8 +82,8 @@ impl Images {
             ));
         }
         let row = || channels.iter().cycle().take(extent.width * extent.channels);
-        let scale = row().map(|channel| 1.0 / (255.0 * channel.deviation)).collect();
-        let shift = row().map(|channel| -channel.mean / channel.deviation).collect();
+        let scale = row().map(Channel::scale).collect();
+        let shift = row().map(Channel::shift).collect();
         Ok(Images { extent, classes, pixels, labels, scale, shift, augment: None })
     }
 

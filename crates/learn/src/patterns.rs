@@ -4,7 +4,11 @@ use crate::dataset::Extent;
 use crate::dice::Dice;
 use crate::images::{Channel, Images};
 
-const CHANNEL: Channel = Channel { mean: 0.5, deviation: 0.18 };
+/// The extent of the built-in set.
+pub const EXTENT: Extent = Extent { height: 16, width: 16, channels: 1 };
+
+/// What images are normalized by: gray in the middle, and about the deviation from it.
+pub const CHANNEL: Channel = Channel { mean: 0.5, deviation: 0.18 };
 
 /// So many striped and noisy images, the classes in turn.
 ///

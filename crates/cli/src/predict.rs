@@ -1,0 +1,227 @@
+//! `paceline predict`: what a trained model says of pictures, of the test set, or after a text.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+use paceline_data::{ImageForm, Picture, class_name, picture};
+use paceline_job::checkpoint::Weights;
+use paceline_job::predict::{Guess, classify, inputs_of};
+use paceline_job::write::{Manner, go_on};
+use paceline_watch::table::table;
+use serde::Serialize;
+
+use crate::checkpoint::weights;
+use crate::evaluate::percent;
+use crate::output::{Ended, Ending, print, print_json, say};
+use crate::sketch::sketch;
+
+/// Classify pictures, or go on with a text, by what was learned
+#[derive(Args)]
+#[command(after_help = EXAMPLES, override_usage = USAGE, allow_negative_numbers = true)]
+#[command(group(ArgGroup::new("what").required(true).args(["files", "test", "text"])))]
+pub struct Predict {
+    /// A checkpoint, or a folder of them: then the newest whole one
+    checkpoint: PathBuf,
+    /// Pictures: PNG, PGM, PPM, or IDX files with many
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Only so many of the first pictures of each IDX file
+    #[arg(long, value_name = "N", requires = "files")]
+    first: Option<usize>,
+    /// Turn black on white into white on black, as MNIST and its kin are
+    #[arg(long, requires = "files")]
+    invert: bool,
+    /// Classify so many of the first samples of the test set, with the right answers beside
+    #[arg(long, value_name = "N")]
+    test: Option<u64>,
+    /// How many of the likeliest classes to tell
+    #[arg(long, value_name = "K", default_value_t = 3, conflicts_with = "text")]
+    top: usize,
+    /// Go on with this text, where one was learned
+    #[arg(long, value_name = "PROMPT")]
+    text: Option<String>,
+    /// For so many characters
+    #[arg(long, value_name = "N", default_value_t = 200, requires = "text")]
+    length: usize,
+    /// How freely: 0 always takes the likeliest character, 1 as the model has it
+    #[arg(long, value_name = "T", default_value_t = 0.8, requires = "text")]
+    temperature: f64,
+    /// What the choice of characters follows from
+    #[arg(long, value_name = "S", default_value_t = 1, requires = "text")]
+    seed: u64,
+    /// Where data sets lie [default: as when it was learned]
+    #[arg(long, value_name = "DIR", requires = "test")]
+    data_dir: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const USAGE: &str = "\
+paceline predict [OPTIONS] <CHECKPOINT> <FILE>...
+       paceline predict [OPTIONS] <CHECKPOINT> --test <N>
+       paceline predict [OPTIONS] <CHECKPOINT> --text <PROMPT>";
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline predict saved cat.png dog.png
+  paceline predict saved scan.pgm --invert
+  paceline predict saved --test 5
+  paceline predict saved --text \"Alice was\" --length 500";
+
+/// What is said of one image; field names are a promise.
+#[derive(Serialize)]
+struct Prediction {
+    image: String,
+    class: usize,
+    name: String,
+    /// The right class, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label_name: Option<String>,
+    top: Vec<Likely>,
+}
+
+#[derive(Serialize)]
+struct Likely {
+    class: usize,
+    name: String,
+    probability: f64,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    prompt: &'a str,
+    text: &'a str,
+}
+
+impl Predict {
+    pub fn run(&self) -> Ended {
+        let weights = weights(&self.checkpoint)?;
+        match (&self.text, self.test) {
+            (Some(prompt), _) => self.go_on(&weights, prompt),
+            (None, Some(samples)) => self.classify_test_set(&weights, samples),
+            (None, None) => self.classify_files(&weights),
+        }
+    }
+
+    fn classify_files(&self, weights: &Weights) -> Ended {
+        let (form, model) = weights.image_model().map_err(Ending::Usage)?;
+        let (mut names, mut rows) = (vec![], vec![]);
+        for path in &self.files {
+            let pictures = picture::read(path, self.first).map_err(Ending::Failed)?;
+            let path = path.display().to_string();
+            pictures.iter().take(1).for_each(|picture| tell_resized(&path, picture, &form));
+            for (index, picture) in pictures.iter().enumerate() {
+                let many = pictures.len() > 1;
+                names.push(if many { format!("{path}[{index}]") } else { path.clone() });
+                rows.extend(inputs_of(picture, &form, self.invert));
+            }
+        }
+        let (features, classes) = (form.extent.len(), form.classes);
+        let guesses = classify(model.as_ref(), &weights.params, &rows, features, classes);
+        let guesses = guesses.map_err(Ending::Usage)?;
+        let predictions = names.into_iter().zip(&guesses);
+        let predictions: Vec<_> = predictions
+            .map(|(image, guesses)| self.prediction(weights, image, guesses, None))
+            .collect();
+        self.show(&predictions)
+    }
+
+    fn classify_test_set(&self, weights: &Weights, samples: u64) -> Ended {
+        let test = weights.test_set(None, self.data_dir.as_deref()).map_err(Ending::Usage)?;
+        let model = weights.model(test.as_ref()).map_err(Ending::Usage)?;
+        let (features, classes) = (test.features(), test.classes());
+        let (mut rows, mut labels) = (vec![], vec![]);
+        for index in 0..samples.min(test.len()) {
+            let start = rows.len();
+            rows.resize(start + features, 0.0);
+            labels.push(test.read(index, 0, &mut rows[start..]) as usize);
+        }
+        let guesses = classify(model.as_ref(), &weights.params, &rows, features, classes);
+        let guesses = guesses.map_err(Ending::Usage)?;
+        let predictions = guesses.iter().zip(labels).enumerate();
+        let predictions: Vec<_> = predictions
+            .map(|(index, (guesses, label))| {
+                self.prediction(weights, format!("test[{index}]"), guesses, Some(label))
+            })
+            .collect();
+        let extent = test.extent();
+        if !self.json && extent.height > 1 && io::stdout().is_terminal() {
+            for (prediction, row) in predictions.iter().zip(rows.chunks_exact(features)) {
+                let picture = sketch(row, extent.width, extent.channels);
+                print(&format!("{}\n{picture}\n", prediction.image))?;
+            }
+        }
+        self.show(&predictions)
+    }
+
+    fn prediction(
+        &self,
+        weights: &Weights,
+        image: String,
+        guesses: &[Guess],
+        label: Option<usize>,
+    ) -> Prediction {
+        let name = |class| class_name(&weights.manifest.job.data, class);
+        let likely = |guess: &Guess| Likely {
+            class: guess.class,
+            name: name(guess.class),
+            probability: guess.probability,
+        };
+        Prediction {
+            image,
+            class: guesses[0].class,
+            name: name(guesses[0].class),
+            label,
+            label_name: label.map(name),
+            top: guesses.iter().take(self.top).map(likely).collect(),
+        }
+    }
+
+    fn show(&self, predictions: &[Prediction]) -> Ended {
+        if self.json {
+            return print_json(&predictions);
+        }
+        let row = |prediction: &Prediction| {
+            let likely = |one: &Likely| format!("{} ({})", one.name, percent(one.probability));
+            let top: Vec<_> = prediction.top.iter().map(likely).collect();
+            let mut row = vec![prediction.image.clone(), prediction.name.clone()];
+            row.extend(prediction.label_name.clone());
+            row.push(top.join(", "));
+            row
+        };
+        let header: &[&str] = match self.test {
+            Some(_) => &["image", "class", "right answer", "likeliest"],
+            None => &["image", "class", "likeliest"],
+        };
+        print(&table(header, &predictions.iter().map(row).collect::<Vec<_>>(), &[]))
+    }
+
+    fn go_on(&self, weights: &Weights, prompt: &str) -> Ended {
+        let (text, model) = weights.text_model().map_err(Ending::Usage)?;
+        let manner = Manner { length: self.length, temperature: self.temperature, seed: self.seed };
+        let written = go_on(model.as_ref(), &weights.params, &text, prompt, &manner);
+        let written = written.map_err(Ending::Usage)?;
+        match self.json {
+            true => print_json(&Written { prompt, text: &written }),
+            false => print(&format!("{prompt}{written}\n")),
+        }
+    }
+}
+
+/// Says so when a picture is not of the size that was learned.
+fn tell_resized(path: &str, picture: &Picture, form: &ImageForm) {
+    let (from, to) = ((picture.width, picture.height), (form.extent.width, form.extent.height));
+    if from == to {
+        return;
+    }
+    let is_stretched = from.0 * to.1 != from.1 * to.0;
+    let stretched = if is_stretched { ", which changes its proportions" } else { "" };
+    say(&format!(
+        "{path}: resized from {} x {} to {} x {} pixels{stretched}",
+        from.0, from.1, to.0, to.1
+    ));
+}

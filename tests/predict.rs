@@ -1,0 +1,223 @@
+//! What was learned is good for something: the real program trains, is judged, and classifies pictures.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use paceline::Dataset;
+use paceline::learn::digits;
+use serde_json::Value;
+
+/// What one call of the program came to: exit code, stdout, stderr.
+fn paceline(arguments: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+    command.args(arguments).current_dir(room()).stdin(Stdio::null());
+    let output = command.output().expect("the program starts");
+    let text = |bytes| String::from_utf8(bytes).expect("words are UTF-8");
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let (code, stdout, stderr) = paceline(arguments);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{arguments:?}");
+    serde_json::from_str(&stdout).expect("stdout is JSON and nothing else")
+}
+
+fn assert_refused(code: i32, arguments: &[&str], sentence: &str) {
+    let expected = (code, String::new(), format!("error: {sentence}\n"));
+    assert_eq!(paceline(arguments), expected, "{arguments:?}");
+}
+
+/// Where calls run, so that messages can name files without a path.
+fn room() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("predict")
+}
+
+/// Digits learned once, into the folder `digits`; gives the outcome.
+fn learned() -> &'static Value {
+    static OUTCOME: OnceLock<Value> = OnceLock::new();
+    OUTCOME.get_or_init(|| {
+        let _ = fs::remove_dir_all(room());
+        fs::create_dir_all(room()).expect("there is a place for the tests");
+        json(&["train", "--epochs", "5", "--checkpoints", "digits", "--json"])
+    })
+}
+
+/// An image of the test set, with pixels from 0 to 16.
+fn pixels(index: u64) -> Vec<u8> {
+    let mut row = [0.0; 64];
+    digits().1.read(index, 0, &mut row);
+    row.iter().map(|input| ((input + digits::CHANNEL.mean) * 16.0).round() as u8).collect()
+}
+
+fn write_png(name: &str, side: u32, samples: &[u8]) {
+    let file = fs::File::create(room().join(name)).unwrap();
+    let mut encoder = png::Encoder::new(file, side, side);
+    encoder.set_color(png::ColorType::Grayscale);
+    encoder.write_header().unwrap().write_image_data(samples).unwrap();
+}
+
+fn byte(pixel: &u8) -> u8 {
+    (f32::from(*pixel) * 255.0 / 16.0).round() as u8
+}
+
+fn classes(predictions: &Value) -> Vec<u64> {
+    let predictions = predictions.as_array().expect("an array");
+    predictions.iter().map(|prediction| prediction["class"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn evaluate_tells_the_accuracy_that_training_ended_with() {
+    let outcome = learned();
+
+    let judged = json(&["evaluate", "digits", "--json"]);
+
+    assert_eq!(judged["accuracy"], outcome["accuracy"]);
+    assert_eq!((&judged["model"], &judged["data"]), (&"mlp".into(), &"digits".into()));
+    assert_eq!((&judged["samples"], &judged["epochs"]), (&360.into(), &5.0.into()));
+    let of_classes = |field: &str| -> u64 {
+        judged["classes"].as_array().unwrap().iter().map(|one| one[field].as_u64().unwrap()).sum()
+    };
+    assert_eq!(of_classes("samples"), 360);
+    assert_eq!(Some(of_classes("correct")), judged["correct"].as_u64());
+    assert_eq!(judged["confusion"].as_array().map(Vec::len), Some(10));
+}
+
+#[test]
+fn evaluate_prints_classes_and_what_is_confused() {
+    learned();
+
+    let (code, stdout, stderr) = paceline(&["evaluate", "digits"]);
+
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    let first: Vec<_> = stdout.lines().take(2).collect();
+    assert!(first[0].starts_with("digits/round-") && first[0].contains(": mlp after 5.00 epochs"));
+    assert!(first[1].starts_with("360 samples: loss 0."), "{}", first[1]);
+    assert!(stdout.contains("\nclass  samples") && stdout.contains("\nmost confused"), "{stdout}");
+}
+
+#[test]
+fn pictures_of_the_test_set_get_the_classes_of_the_test_set() {
+    const COUNT: u64 = 40;
+    learned();
+    let count = COUNT.to_string();
+    let tested = json(&["predict", "digits", "--test", &count, "--json"]);
+    let (mut pngs, mut maps, mut idx) = (vec![], vec![], vec![0, 0, 8, 3]);
+    for length in [COUNT as u32, 8, 8] {
+        idx.extend(length.to_be_bytes());
+    }
+    for index in 0..COUNT {
+        let pixels = pixels(index);
+        let bytes: Vec<u8> = pixels.iter().map(byte).collect();
+        pngs.push(format!("{index}.png"));
+        write_png(&pngs[index as usize], 8, &bytes);
+        maps.push(format!("{index}.pgm"));
+        let map = [b"P5 8 8 16\n", pixels.as_slice()].concat();
+        fs::write(room().join(&maps[index as usize]), map).unwrap();
+        idx.extend(bytes);
+    }
+    fs::write(room().join("images.idx"), idx).unwrap();
+    let predicted = |files: &[String]| {
+        let files = files.iter().map(String::as_str);
+        let arguments: Vec<&str> =
+            ["predict", "digits"].into_iter().chain(files).chain(["--json"]).collect();
+        json(&arguments)
+    };
+
+    let right = tested.as_array().unwrap().iter().filter(|one| one["class"] == one["label"]);
+    assert!(right.count() as u64 > COUNT * 3 / 4);
+    assert_eq!(classes(&predicted(&pngs)), classes(&tested));
+    assert_eq!(classes(&predicted(&maps)), classes(&tested));
+    assert_eq!(classes(&predicted(&["images.idx".to_owned()])), classes(&tested));
+    let two = json(&["predict", "digits", "images.idx", "--first", "2", "--top", "1", "--json"]);
+    assert_eq!(classes(&two), classes(&tested)[..2]);
+    assert_eq!(two[1]["image"], "images.idx[1]");
+    assert_eq!(two[1]["top"].as_array().map(Vec::len), Some(1));
+}
+
+/// Every pixel fourfold, black on white.
+#[test]
+fn a_larger_scan_of_a_digit_is_made_small_and_turned_around() {
+    learned();
+    let small = pixels(0);
+    let large: Vec<u8> = (0..256).map(|at| 255 - byte(&small[at / 32 * 8 + at % 16 / 2])).collect();
+    write_png("scan.png", 16, &large);
+
+    let (code, stdout, stderr) = paceline(&["predict", "digits", "scan.png", "--invert"]);
+
+    assert_eq!(stderr, "scan.png: resized from 16 x 16 to 8 x 8 pixels\n");
+    assert_eq!(code, 0);
+    let last = stdout.lines().last().unwrap();
+    assert!(last.starts_with("scan.png  0      0 (") && last.matches('%').count() == 3, "{last}");
+}
+
+#[test]
+fn what_cannot_be_judged_or_classified_is_refused_in_a_sentence() {
+    learned();
+    fs::create_dir_all(room().join("empty")).unwrap();
+    fs::write(room().join("page.html"), "<html>").unwrap();
+    fs::write(room().join("huge.pgm"), "P5 99999 99999 255\n").unwrap();
+    let train = ["train", "--epochs", "0.1", "--json", "--checkpoints"];
+    json(&[&train[..], &["noise", "--model", "quadratic", "--data", "noise"]].concat());
+    json(&[&train[..], &["text", "--data", "text"]].concat());
+
+    assert_refused(1, &["evaluate", "empty"], "there is no checkpoint in empty yet");
+    assert_refused(
+        1,
+        &["predict", "nowhere", "--test", "1"],
+        "cannot read nowhere: No such file or directory (os error 2)",
+    );
+    for command in [&["evaluate", "noise"][..], &["predict", "noise", "--test", "1"]] {
+        let sentence = "the model quadratic learned from noise: it tells no classes";
+        assert_refused(2, command, sentence);
+    }
+    assert_refused(
+        2,
+        &["evaluate", "digits", "--data", "patterns"],
+        "patterns has 16 x 16 x 1 images in 10 classes, but the model learned digits: 8 x 8 x 1 images in 10 classes",
+    );
+    assert_refused(
+        2,
+        &["evaluate", "digits", "--data", "mnist", "--data-dir", "nowhere"],
+        "there is no train-images-idx3-ubyte in nowhere/mnist; `paceline data get mnist --dir nowhere` brings it",
+    );
+    assert_refused(
+        1,
+        &["predict", "digits", "page.html"],
+        "page.html is no picture of a known kind: give PNG, PGM (P5), PPM (P6) or IDX",
+    );
+    assert_refused(
+        1,
+        &["predict", "digits", "absent.png"],
+        "cannot read the picture absent.png: No such file or directory (os error 2)",
+    );
+    assert_refused(
+        1,
+        &["predict", "digits", "huge.pgm"],
+        "huge.pgm is too large: it has 99999 x 99999 pixels, give one of at most 64 million",
+    );
+    assert_refused(
+        2,
+        &["predict", "digits", "--text", "Alice"],
+        "the model learned digits, which is no text",
+    );
+    assert_refused(
+        2,
+        &["predict", "text", "page.html"],
+        "the model learned a text (text): let it go on with one by --text",
+    );
+    assert_refused(
+        2,
+        &["predict", "text", "--text", "caf\u{e9}"],
+        "the text that was learned has no '\u{e9}': leave it out",
+    );
+    assert_refused(
+        2,
+        &["predict", "text", "--text", "Alice"],
+        "the model does not tell the next character at each place: it cannot go on with a text",
+    );
+    let (code, _, stderr) = paceline(&["predict", "digits"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("required arguments were not provided"), "{stderr}");
+}
