@@ -16,12 +16,17 @@
 //! knows its part.
 
 mod add;
+mod attention;
 mod build;
+mod build_text;
 mod conv;
 mod dropout;
+mod embed;
 mod flat;
 mod frame;
+mod gelu;
 mod layer;
+mod layer_norm;
 mod named;
 mod norm;
 mod pass;
@@ -40,7 +45,7 @@ use crate::vector::Vector;
 pub use build::Builder;
 use frame::Frame;
 use layer::Layer;
-pub use named::{cnn, mlp, resnet, resnet18, softmax};
+pub use named::{charlm, cnn, mlp, resnet, resnet18, softmax};
 
 /// A model made of layers.
 pub struct Net {
