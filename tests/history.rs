@@ -2,6 +2,7 @@
 //!
 //! When a change is meant to change them: `UPDATE=1 cargo test --test history`, and say so in the commit.
 
+use paceline::learn::Path;
 use paceline::sim::scenario::{Crash, Join, Leave};
 use paceline::{Job, Scenario, recipes, simulate};
 
@@ -42,8 +43,14 @@ fn hash(strategy: &str, seed: u64, threads: usize) -> String {
     scenario.leaves = vec![Leave { worker: 3, at: 0.06 }];
     scenario.joins = vec![Join { at: 0.02, workers: 1 }];
     // A batch that is worth a thread, so that the threads really differ.
-    let job =
-        Job { strategy: strategy.into(), seed, epochs: 2.0, batch: Some(48), ..Job::default() };
+    let job = Job {
+        strategy: strategy.into(),
+        seed,
+        epochs: 2.0,
+        batch: Some(48),
+        kernels: Some(Path::Portable),
+        ..Job::default()
+    };
     let prepared = job.check(&recipes(), scenario.workers, None).expect("the job is sound");
     simulate(&prepared, &scenario, threads, vec![]).expect("the run ends").outcome.journal_hash
 }

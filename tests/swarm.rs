@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use paceline::learn::{Dataset, Noise, Quadratic, Rescale, Softmax, blobs};
+use paceline::learn::{Dataset, Noise, Quadratic, Rescale, blobs, net};
 use paceline::runtime::codec::Codec;
 use paceline::sim::checkers::{Agreement, Traffic};
 use paceline::sim::scenario::{
@@ -178,7 +178,7 @@ fn draw_task(dice: &mut Dice, seed: u64) -> Task {
         };
     }
     let data = Arc::new(blobs(150, 4, 3, seed, 0.5));
-    let model = Arc::new(Softmax { features: data.features(), classes: data.classes() });
+    let model = Arc::new(net::softmax(data.features(), data.classes()));
     Task { model, train: data.clone(), test: data }
 }
 

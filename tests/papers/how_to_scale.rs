@@ -145,7 +145,7 @@ fn serial(prepared: &Prepared, batch: u64) -> Vector {
         let spans = Spans::one(from, plan.samples_total.min(from + batch));
         let gradient = compute(&params, &spans, &mut Default::default());
         let rate = plan.schedule.rate(from, plan.samples_total);
-        plan.optimizer.descend(&mut params, &mut state, &gradient, rate, &plan.undecayed);
+        plan.optimizer.descend(&mut params, &mut state, &gradient, rate, &plan.layout);
     }
     params
 }

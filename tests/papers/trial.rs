@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::job::recipes::Make;
-use paceline::learn::{Noise, Quadratic, Softmax, blobs};
+use paceline::learn::{Noise, Quadratic, blobs, net};
 use paceline::runtime::Spans;
 use paceline::sim::scenario::Sums;
 use paceline::{
@@ -51,7 +51,7 @@ pub fn with_exchange(mut scenario: Scenario, seconds: f64) -> Scenario {
 /// Four classes of points, `samples` of them, and a linear model.
 pub fn points(samples: usize, seed: u64) -> Task {
     let train = Arc::new(blobs(samples, 4, 4, seed, 0.5));
-    let model = Arc::new(Softmax { features: train.features(), classes: train.classes() });
+    let model = Arc::new(net::softmax(train.features(), train.classes()));
     Task { model, test: train.clone(), train }
 }
 

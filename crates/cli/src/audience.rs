@@ -1,46 +1,48 @@
-//! Everybody who reads along while a job runs: the account, the timeline, the bar and the journal's file.
+//! Everybody who reads along while a job runs: the account, the report, the bar and the files.
 
 use std::path::Path;
 
 use paceline_job::account::Account;
 use paceline_job::journal_file::JournalFile;
 use paceline_runtime::{Line, Reader};
-use paceline_watch::Timeline;
+use paceline_watch::Report;
 
 use crate::bar::Bar;
-use crate::output::{Ended, Ending};
+use crate::output::Ending;
+use crate::outputs::Outputs;
 
 pub struct Audience {
     pub account: Account,
-    pub timeline: Timeline,
+    pub report: Report,
+    pub outputs: Outputs,
     bar: Bar,
     journal: Option<JournalFile>,
 }
 
 impl Audience {
     /// Opens the journal's file first: better to fail now than after the run.
-    pub fn new(bar: Bar, journal: Option<&Path>) -> Result<Audience, Ending> {
+    pub fn new(bar: Bar, journal: Option<&Path>, outputs: Outputs) -> Result<Audience, Ending> {
         let journal = journal.map(JournalFile::create).transpose().map_err(Ending::Failed)?;
-        Ok(Audience { account: Account::default(), timeline: Timeline::default(), bar, journal })
+        let (account, report) = (Account::default(), Report::default());
+        Ok(Audience { account, report, outputs, bar, journal })
     }
 
-    pub fn clear_bar(&self) {
+    /// Clears the bar and closes the files; gives a sentence for each that is not complete.
+    pub fn finish(&mut self) -> Vec<String> {
         self.bar.clear();
-    }
-
-    /// Closes the journal's file, and tells if it is not complete.
-    pub fn finish_journal(&mut self) -> Ended {
-        self.journal.take().map_or(Ok(()), JournalFile::finish).map_err(Ending::Failed)
+        let journal = self.journal.take().map_or(Ok(()), JournalFile::finish);
+        journal.err().into_iter().chain(self.outputs.finish()).collect()
     }
 }
 
 impl Reader for Audience {
     fn read(&mut self, line: &Line) {
         self.account.read(line);
-        self.timeline.read(line);
+        self.report.read(line);
         if let Some(journal) = &mut self.journal {
             journal.read(line);
         }
+        self.outputs.read(line);
         self.bar.show(&self.account);
     }
 }

@@ -113,9 +113,13 @@ impl Compare {
                 true
             }
         });
+        // The first one reads model and data, the others share them.
+        let mut task = None;
         let check = |name: &&str| {
             job.strategy = (*name).to_owned();
-            job.check(recipes, workers, None).map_err(Ending::Usage)
+            let prepared = job.check(recipes, workers, task.clone()).map_err(Ending::Usage)?;
+            task = Some(prepared.task.clone());
+            Ok(prepared)
         };
         names.iter().map(check).collect()
     }

@@ -34,12 +34,18 @@ pub struct JobFlags {
     /// What all chance follows from [default: 1]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// mlp, softmax or quadratic [default: mlp]
+    /// softmax, mlp, cnn, resnet8, resnet20, resnet18 (each resnet also with -bn), charlm, quadratic [default: mlp]
     #[arg(long, value_name = "M")]
     model: Option<String>,
-    /// digits, blobs or noise [default: digits]
+    /// What to learn: a name (see `paceline data list`) or a path to a .txt file [default: digits]
     #[arg(long, value_name = "D")]
     data: Option<String>,
+    /// Where data sets lie [default: $PACELINE_DATA, or paceline in the cache folder]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Learn from so many of the first samples [default: all]
+    #[arg(long, value_name = "N")]
+    samples: Option<u64>,
     /// Report when the training loss first falls to this
     #[arg(long, value_name = "L")]
     target_loss: Option<f64>,
@@ -60,6 +66,8 @@ impl JobFlags {
         job.learning_rate = self.learning_rate.or(job.learning_rate);
         job.model = self.model.clone().unwrap_or(job.model);
         job.data = self.data.clone().unwrap_or(job.data);
+        job.data_dir = self.data_dir.clone().or(job.data_dir);
+        job.samples = self.samples.or(job.samples);
         // A flag for one of two alternatives overrides the file's choice of the other.
         if self.batch.or(self.batch_total).is_some() {
             (job.batch, job.batch_total) = (self.batch, self.batch_total);

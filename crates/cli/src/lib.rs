@@ -3,8 +3,11 @@
 mod audience;
 mod bar;
 mod compare;
+mod data;
 mod flags;
 mod output;
+mod outputs;
+mod report;
 mod scenarios;
 mod simulate;
 mod strategies;
@@ -35,8 +38,10 @@ enum Command {
     Simulate(simulate::Simulate),
     Compare(compare::Compare),
     Train(train::Train),
+    Report(report::Report),
     Strategies(strategies::Strategies),
     Scenarios(scenarios::Scenarios),
+    Data(data::Data),
 }
 
 /// Runs the whole command line, with rows of one's own in the table of recipes; a row replaces ours of the same name.
@@ -56,8 +61,10 @@ pub fn main_with(own: Vec<Recipe>) -> ExitCode {
         Command::Simulate(command) => command.run(&recipes),
         Command::Compare(command) => command.run(&recipes),
         Command::Train(command) => command.run(&recipes),
+        Command::Report(command) => command.run(),
         Command::Strategies(command) => command.run(&recipes),
         Command::Scenarios(command) => command.run(),
+        Command::Data(command) => command.run(),
     })
 }
 

@@ -9,7 +9,8 @@ use crate::audience::Audience;
 use crate::bar::Bar;
 use crate::flags::{JobFlags, ThreadsFlag};
 use crate::output::{Ended, Ending};
-use crate::summary::tell;
+use crate::outputs::OutputFlags;
+use crate::summary::{Told, tell};
 
 /// Simulate a job on a cluster of your description
 #[derive(Args)]
@@ -31,6 +32,8 @@ pub struct Simulate {
     json: bool,
     #[command(flatten)]
     job: JobFlags,
+    #[command(flatten)]
+    outputs: OutputFlags,
 }
 
 const EXAMPLES: &str = "\
@@ -38,7 +41,7 @@ Examples:
   paceline simulate --strategy abs
   paceline simulate spot --strategy dynamic --target-accuracy 0.9
   paceline simulate my-cluster.toml --strategy cpsgd --epochs 5 --json
-  paceline simulate elastic --strategy dynamic --journal run.jsonl
+  paceline simulate elastic --strategy dynamic --journal run.jsonl --report elastic.html
 
 Gradients are real, time is virtual. The same seed gives the same run.";
 
@@ -48,11 +51,15 @@ impl Simulate {
         let job = self.job.job_with(self.strategy.as_deref())?;
         let prepared = job.check(recipes, scenario.workers, None).map_err(Ending::Usage)?;
         let bar = Bar::new(prepared.plan.samples_total, "virtual", !self.json);
-        let mut audience = Audience::new(bar, self.journal.as_deref())?;
+        let journal = self.journal.as_deref();
+        let outputs = self.outputs.open(&prepared.name, false, journal)?;
+        let mut audience = Audience::new(bar, journal, outputs)?;
 
         let threads = self.threads.count();
-        let simulated = simulate(&prepared, &scenario, threads, vec![&mut audience])?;
+        let simulated = simulate(&prepared, &scenario, threads, vec![&mut audience]);
 
-        tell(&prepared, &simulated.outcome, audience, &scenario.name, self.json)
+        let place = &scenario.name;
+        let told = Told { job: &job, prepared: &prepared, place, json: self.json };
+        tell(&told, simulated.map(|simulated| simulated.outcome), audience)
     }
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use paceline_job::account::Account;
-use paceline_job::{Outcome, Prepared, Target};
+use paceline_job::{Failure, Job, Outcome, Prepared, Target};
 use paceline_runtime::WorkerId;
-use paceline_watch::Timeline;
 use paceline_watch::table::{bytes, count, duration};
+use paceline_watch::{Facts, Report, Timeline};
 
 use crate::audience::Audience;
-use crate::output::{Ended, Ending, print, print_json};
+use crate::output::{Ended, Ending, print, print_json, say, say_error};
 
 /// More workers than these are summed up, not listed.
 const WORKERS_LISTED_MAX: usize = 16;
@@ -18,32 +18,101 @@ const WORKERS_LISTED_MAX: usize = 16;
 /// What fits beside the workers' ids on a terminal of 80 columns.
 const TIMELINE_COLUMNS: usize = 72;
 
-/// Tells what came of a run on `place`, and whether its journal was written to the end.
-pub fn tell(
-    prepared: &Prepared,
-    outcome: &Outcome,
-    mut audience: Audience,
-    place: &str,
-    json: bool,
-) -> Ended {
-    audience.clear_bar();
-    let written = audience.finish_journal();
-    if json {
-        print_json(outcome)?;
+/// What a run was, for telling what came of it.
+pub struct Told<'a> {
+    pub job: &'a Job,
+    pub prepared: &'a Prepared,
+    /// Where it ran, in a word.
+    pub place: &'a str,
+    pub json: bool,
+}
+
+/// Tells what came of a run: on stdout, in its report, and whether its files were written to the end.
+///
+/// The page is drawn before anything is printed and its failures are told after that, so that
+/// neither is lost for the other's sake.
+pub fn tell(told: &Told, ended: Result<Outcome, Failure>, mut audience: Audience) -> Ended {
+    let mut troubles = audience.finish();
+    if let Err(Failure::Usage(sentence)) = ended {
+        return Err(Ending::Usage(sentence));
     }
+    let facts = facts(told, &ended, &audience);
+    let page = audience.outputs.draw(&audience.report, &facts);
+    let page = page.unwrap_or_else(|sentence| {
+        troubles.push(sentence);
+        None
+    });
+    let printed = match &ended {
+        Ok(outcome) if told.json => print_json(outcome),
+        Ok(outcome) if outcome.diverged.is_none() => print(&summary(told, outcome, &audience)),
+        _ => Ok(()),
+    };
+    if let Some(path) = page {
+        say(&format!("{}Report: {}", if told.json { "" } else { "\n" }, path.display()));
+    }
+    let troubles = troubles.into_iter().map(|sentence| Err(Ending::Failed(sentence)));
+    let failures = [outcome_of(ended), printed].into_iter().chain(troubles);
+    let mut failures = failures.filter_map(Result::err);
+    let first = failures.next();
+    for failure in failures {
+        if let Ending::Failed(sentence) = failure {
+            say_error(&sentence);
+        }
+    }
+    first.map_or(Ok(()), Err)
+}
+
+/// Whether the run itself was a success.
+fn outcome_of(ended: Result<Outcome, Failure>) -> Ended {
+    let outcome = ended?;
     if let Some(sentence) = &outcome.diverged {
         return Err(Ending::Failed(format!("{} diverged: {sentence}", outcome.strategy)));
     }
-    if !json {
-        let mut text = heading(outcome, place);
-        text += &numbers(prepared, outcome);
-        text += &utilization(&audience.account.utilization());
-        text += &waited_for(outcome, &audience.account);
-        text += &timelines(outcome, &audience.account, &audience.timeline);
-        print(&text)?;
+    check_ledger(&outcome).map_err(Ending::Failed)
+}
+
+fn summary(told: &Told, outcome: &Outcome, audience: &Audience) -> String {
+    let mut text = heading(outcome, told.place);
+    for (name, value) in numbers(told.prepared, outcome) {
+        let _ = writeln!(text, "{name:<10}{value}");
     }
-    check_ledger(outcome).map_err(Ending::Failed)?;
-    written
+    text += &utilization(&audience.account.utilization());
+    text += &waited_for(outcome, &audience.account);
+    text += &timelines(outcome, &audience.account, &audience.report.timeline);
+    text
+}
+
+fn facts(told: &Told, ended: &Result<Outcome, Failure>, audience: &Audience) -> Facts {
+    let Told { job, prepared, place, .. } = told;
+    let command: Vec<String> = std::env::args().skip(1).collect();
+    let about = [
+        ("strategy", prepared.name.clone()),
+        ("model", format!("{}, {} params", job.model, count(prepared.plan.initial.len() as u64))),
+        ("data", format!("{}, {} samples", job.data, count(prepared.plan.samples_per_epoch))),
+        ("cluster", (*place).to_owned()),
+        ("workers", prepared.workers.to_string()),
+        ("batch", format!("{} a worker", prepared.batch)),
+        ("learning rate", prepared.plan.schedule.base.to_string()),
+        ("seed", prepared.plan.seed.to_string()),
+        ("command", format!("paceline {}", command.join(" "))),
+    ];
+    let (figures, remark) = match ended {
+        Ok(outcome) => (numbers(prepared, outcome), outcome.diverged.clone()),
+        Err(failure) => {
+            (journal_numbers(&audience.account, &audience.report), Some(failure.to_string()))
+        }
+    };
+    Facts {
+        title: format!("{} on {place}", prepared.name),
+        about: named(about),
+        figures: named(figures),
+        remarks: remark.into_iter().collect(),
+        waited_for: audience.account.waited_for.clone(),
+    }
+}
+
+pub fn named(rows: impl IntoIterator<Item = (&'static str, String)>) -> Vec<(String, String)> {
+    rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Every sample once is our promise; a run that breaks it has failed, however well it learned.
@@ -78,7 +147,7 @@ fn heading(outcome: &Outcome, place: &str) -> String {
     )
 }
 
-fn numbers(prepared: &Prepared, outcome: &Outcome) -> String {
+fn numbers(prepared: &Prepared, outcome: &Outcome) -> Vec<(&'static str, String)> {
     let clock = if outcome.virtual_seconds.is_some() { " (virtual)" } else { "" };
     let mut rows = vec![
         ("time", duration(outcome.seconds()) + clock),
@@ -96,10 +165,31 @@ fn numbers(prepared: &Prepared, outcome: &Outcome) -> String {
         };
         rows.push(("target", format!("{} {reached}", target(wanted))));
     }
-    rows.iter().fold(String::new(), |mut text, (name, value)| {
-        let _ = writeln!(text, "{name:<10}{value}");
-        text
-    })
+    rows
+}
+
+/// The numbers that a journal alone gives; estimates, if it was thinned.
+pub fn journal_numbers(account: &Account, report: &Report) -> Vec<(&'static str, String)> {
+    let thinned = report.keeping_one_in() > 1;
+    let (about, samples) =
+        if thinned { ("about ", report.curves.samples()) } else { ("", account.samples) };
+    let epochs = samples as f64 / account.samples_per_epoch.max(1) as f64;
+    let end = account.over.unwrap_or(account.end).as_secs_f64();
+    let mut rows = vec![("time", duration(end))];
+    // Rounds of workers on their own are counted one by one, and some were left out.
+    if account.together || !thinned {
+        rows.push(("rounds", count(account.rounds())));
+    }
+    let last = report.curves.loss().last().map_or(f64::NAN, |point| point.value);
+    let smoothed = account.curve.last().filter(|_| !thinned).unwrap_or(last);
+    rows.extend([
+        ("samples", format!("{about}{} = {epochs:.2} epochs", count(samples))),
+        ("wasted", format!("{} samples rolled back", count(account.samples_rolled_back))),
+        ("sent", format!("{about}{}", bytes(report.bytes_total()))),
+        ("loss", loss(smoothed)),
+        ("accuracy", percent(account.scores.last().map_or(f64::NAN, |score| score.accuracy))),
+    ]);
+    rows
 }
 
 fn utilization(by_worker: &BTreeMap<WorkerId, f64>) -> String {

@@ -12,13 +12,14 @@ use crate::audience::Audience;
 use crate::bar::Bar;
 use crate::flags::JobFlags;
 use crate::output::{Ended, Ending, say};
-use crate::summary::tell;
+use crate::outputs::OutputFlags;
+use crate::summary::{Told, tell};
 
 /// Train on threads of this machine, one per worker
 #[derive(Args)]
 #[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub struct Train {
-    /// The training algorithm (see `paceline strategies`) [default: ssgd, or what the job file says]
+    /// The training algorithm (see `paceline strategies`) [default: dbs, or what the job file says]
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
     /// Let workers be unevenly fast: 4 is four times as fast as 1
@@ -32,6 +33,8 @@ pub struct Train {
     json: bool,
     #[command(flatten)]
     job: JobFlags,
+    #[command(flatten)]
+    outputs: OutputFlags,
 }
 
 const EXAMPLES: &str = "\
@@ -39,25 +42,45 @@ Examples:
   paceline train
   paceline train --strategy abs --speeds 1,1,2,4 --target-loss 0.3
   paceline train --workers 8 --strategy gossip-pull --epochs 5 --json
+  paceline train --tensorboard runs/dbs --trace trace.json --report dbs.html
 
-Without --workers and --speeds there are 4 workers, all as fast as they can be.
+Without --workers and --speeds there are 4 workers of speeds 4, 4, 2 and 1; with --workers alone all
+are as fast as they can be. The report is drawn after Ctrl-C and after a failure, too.
 The first Ctrl-C finishes the round and sums up, the second stops at once.";
 
-const WORKERS: u32 = 4;
+const STRATEGY: &str = "dbs";
+const SPEEDS: [f64; 4] = [4.0, 4.0, 2.0, 1.0];
 
 impl Train {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
         let workers = self.workers().map_err(Ending::Usage)?;
-        let job = self.job.job_with(self.strategy.as_deref())?;
+        let job = self.job.job_with(self.strategy())?;
         let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
         let bar = Bar::new(prepared.plan.samples_total, "", !self.json);
-        let mut audience = Audience::new(bar, self.journal.as_deref())?;
+        let journal = self.journal.as_deref();
+        let outputs = self.outputs.open(&prepared.name, !self.json, journal)?;
+        let mut audience = Audience::new(bar, journal, outputs)?;
         let stop = stop_on_signal()?;
 
-        let setting = ThreadSetting { speeds: self.speeds.clone() };
-        let trained = train(&prepared, setting, stop, vec![&mut audience])?;
+        let setting = ThreadSetting { speeds: self.speeds() };
+        let trained = train(&prepared, setting, stop, vec![&mut audience]);
 
-        tell(&prepared, &trained.outcome, audience, "threads", self.json)
+        let told = Told { job: &job, prepared: &prepared, place: "threads", json: self.json };
+        tell(&told, trained.map(|trained| trained.outcome), audience)
+    }
+
+    /// The one that was named, or the job file's, or the one that shows what this is about.
+    fn strategy(&self) -> Option<&str> {
+        self.strategy.as_deref().or(self.job.job.is_none().then_some(STRATEGY))
+    }
+
+    /// Uneven workers are what this is about, so they are there unless somebody says what to have.
+    fn speeds(&self) -> Vec<f64> {
+        if self.speeds.is_empty() && self.job.workers.is_none() {
+            SPEEDS.to_vec()
+        } else {
+            self.speeds.clone()
+        }
     }
 
     /// As many as said, or one for each speed.
@@ -69,7 +92,7 @@ impl Train {
             )),
             Some(workers) => Ok(workers),
             None if named > 0 => Ok(named),
-            None => Ok(WORKERS),
+            None => Ok(SPEEDS.len() as u32),
         }
     }
 }

@@ -1,34 +1,67 @@
 //! Data sets by name.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use paceline_learn::{Dataset, Noise, Table, blobs, digits};
+use paceline_data::load::NAMES;
+use paceline_learn::{Dataset, Extent, Noise, Table, blobs, digits, patterns};
 
+use crate::Job;
 use crate::recipes::unknown;
 
-pub const DATA: [&str; 3] = ["digits", "blobs", "noise"];
+pub use paceline_data::Sets;
 
-/// What is learned from, and what it is judged by.
-pub type Sets = (Arc<dyn Dataset> /* train */, Arc<dyn Dataset> /* test */);
+/// Those that are built in or made up; the others are `paceline_data`'s.
+pub const BUILT_IN: [(&str, &str); 5] = [
+    ("digits", "handwritten digits, 8 x 8 gray, 10 classes, 1,437 + 360"),
+    ("patterns", "made-up stripes, 16 x 16 gray, 10 classes by direction, 2,000 + 500"),
+    ("text", "Alice's Adventures in Wonderland, windows of 65 characters, 4,173 + 231"),
+    ("blobs", "made-up points, 16 features, 4 classes, 2,000 + 500"),
+    ("noise", "nothing at all, for the model quadratic"),
+];
 
-pub fn named(name: &str, seed: u64) -> Result<Sets, String> {
+/// The data that a job names, or as much of it as the job wants.
+pub fn of(job: &Job) -> Result<Sets, String> {
+    let sets = named(&job.data, job.seed, job.data_dir.as_deref())?;
+    let all = sets.train.len();
+    match job.samples {
+        None => Ok(sets),
+        Some(samples) if (1..=all).contains(&samples) => {
+            Ok(Sets { train: Arc::new(First { whole: sets.train, len: samples }), test: sets.test })
+        }
+        Some(samples) => Err(format!(
+            "samples = {samples}: {} has {all} to learn from, give 1 to {all}",
+            job.data
+        )),
+    }
+}
+
+/// A data set; what lies in files lies under `root`, or in the usual folder.
+pub fn named(name: &str, seed: u64, root: Option<&Path>) -> Result<Sets, String> {
     match name {
-        "digits" => {
-            let (train, test) = digits();
-            Ok((Arc::new(train), Arc::new(test)))
+        "digits" => Ok(sets(digits())),
+        "patterns" => {
+            let extent = Extent { height: 16, width: 16, channels: 1 };
+            let train = patterns(2_000, extent, 10, seed);
+            // Other stripes, in the same directions.
+            let test = patterns(500, extent, 10, !seed);
+            Ok(sets((train, test)))
         }
         "blobs" => {
             // The same centers for both sets, other points around them.
             let all = blobs(2_500, 16, 4, seed, 0.5);
-            let (train, test) = split(all, 2_000);
-            Ok((Arc::new(train), Arc::new(test)))
+            Ok(sets(split(all, 2_000)))
         }
-        "noise" => Ok((Arc::new(Noise { len: 2_000 }), Arc::new(Noise { len: 1 }))),
-        name => {
-            let list = format!("there are {}", DATA.join(", "));
-            Err(unknown("data set", name, DATA.into_iter(), &list))
-        }
+        "noise" => Ok(sets((Noise { len: 2_000 }, Noise { len: 1 }))),
+        name => paceline_data::load(name, root, seed).unwrap_or_else(|| {
+            let known = || BUILT_IN.iter().map(|(name, _)| *name).chain(NAMES);
+            Err(unknown("data set", name, known(), "`paceline data list` lists them all"))
+        }),
     }
+}
+
+fn sets<D: Dataset + 'static>((train, test): (D, D)) -> Sets {
+    Sets { train: Arc::new(train), test: Arc::new(test) }
 }
 
 fn split(all: Table, train: usize) -> (Table, Table) {
@@ -40,4 +73,68 @@ fn split(all: Table, train: usize) -> (Table, Table) {
         labels: all.labels[from..to].to_vec(),
     };
     (part(0, train), part(train, all.labels.len()))
+}
+
+/// The first samples of a data set.
+struct First {
+    whole: Arc<dyn Dataset>,
+    len: u64,
+}
+
+impl Dataset for First {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn features(&self) -> usize {
+        self.whole.features()
+    }
+
+    fn classes(&self) -> usize {
+        self.whole.classes()
+    }
+
+    fn extent(&self) -> Extent {
+        self.whole.extent()
+    }
+
+    fn read(&self, index: u64, epoch: u64, into: &mut [f32]) -> u32 {
+        self.whole.read(index, epoch, into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_set_is_there_without_files() {
+        for (name, _) in BUILT_IN {
+            let sets = named(name, 1, Some(Path::new("/nonexistent"))).expect("it is built in");
+            assert_eq!(sets.train.features(), sets.test.features(), "{name}");
+            assert_eq!(sets.train.extent().len(), sets.train.features(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_job_may_learn_from_the_first_samples_only() {
+        let job = Job { samples: Some(100), ..Job::default() };
+        let (some, all) = (of(&job).unwrap(), of(&Job::default()).unwrap());
+        let [mut one, mut other] = [[0.0; 64]; 2];
+
+        assert_eq!((some.train.len(), some.test.len()), (100, all.test.len()));
+        assert_eq!(some.train.extent(), all.train.extent());
+        assert_eq!(some.train.read(99, 0, &mut one), all.train.read(99, 0, &mut other));
+        assert_eq!(one, other);
+    }
+
+    #[test]
+    fn no_samples_and_more_than_there_are_get_refused() {
+        for samples in [0, 1_438] {
+            let said = of(&Job { samples: Some(samples), ..Job::default() }).err();
+            let sentence =
+                format!("samples = {samples}: digits has 1437 to learn from, give 1 to 1437");
+            assert_eq!(said, Some(sentence));
+        }
+    }
 }

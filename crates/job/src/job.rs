@@ -1,8 +1,9 @@
 //! What the user asks for, checked once at the door; behind it everything is valid.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use paceline_learn::{Optimizer, Rescale, Schedule, Shape};
+use paceline_learn::{Optimizer, Path, Rescale, Schedule, Shape};
 use paceline_runtime::codec::Codec;
 use paceline_runtime::{AnyStrategy, Plan, Replay};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,10 @@ pub struct Job {
     pub choices: Option<Choices>,
     pub model: String,
     pub data: String,
+    /// Where data sets lie, in place of the usual folder.
+    pub data_dir: Option<PathBuf>,
+    /// So many of the first samples to learn from, in place of all.
+    pub samples: Option<u64>,
     pub epochs: f64,
     /// Of one worker.
     pub batch: Option<u64>,
@@ -35,6 +40,8 @@ pub struct Job {
     /// The fraction of the job over which the learning rate rises.
     pub warm_up: f64,
     pub optimizer: Option<Optimizer>,
+    /// Which vector instructions gradients use; left out, the best of this processor.
+    pub kernels: Option<Path>,
     /// Training loss whose time is reported.
     pub target_loss: Option<f64>,
     /// Test accuracy whose time is reported, in place of a loss.
@@ -52,6 +59,8 @@ impl Default for Job {
             choices: None,
             model: "mlp".into(),
             data: "digits".into(),
+            data_dir: None,
+            samples: None,
             epochs: 20.0,
             batch: None,
             batch_total: None,
@@ -61,6 +70,7 @@ impl Default for Job {
             schedule: Shape::Step { at: vec![0.5, 0.75], factor: 0.1 },
             warm_up: 0.0,
             optimizer: None,
+            kernels: None,
             target_loss: None,
             target_accuracy: None,
         }
@@ -109,7 +119,7 @@ impl Job {
         let batch = self.batch_of_one(workers)?;
         let task = match own {
             Some(task) => task,
-            None => Task::named(&self.model, &self.data, self.seed)?,
+            None => Task::of(self)?,
         };
         let plan = self.plan(recipe, &make, &task, batch, workers)?;
         let target = self.target()?;
@@ -118,6 +128,17 @@ impl Job {
             None => recipe.name.clone(),
         };
         Ok(Prepared { name, workers, batch, task, plan, target, make })
+    }
+
+    /// The kernels' path.
+    pub(crate) fn path(&self) -> Result<Path, String> {
+        match self.kernels {
+            Some(path) if !path.is_here() => Err(format!(
+                "kernels = \"{}\": this processor has no such instructions; leave it out, or take portable",
+                path.name()
+            )),
+            path => Ok(path.unwrap_or_else(Path::best)),
+        }
     }
 
     fn batch_of_one(&self, workers: u32) -> Result<u64, String> {
@@ -178,6 +199,11 @@ impl Job {
             Make::Own(_) => (Rescale::None, Codec::Dense),
         };
         let first = batch * u64::from(workers);
+        if codec.is_lossy() && task.model.buffers() > 0 {
+            return Err(
+                "batch norm's statistics do not survive a lossy codec: take a model with group norm (without -bn), or codec dense or half".into(),
+            );
+        }
         let batch_reference = self.batch_reference.unwrap_or(first as f64);
         if !(batch_reference.is_finite() && batch_reference > 0.0) {
             return Err(format!("batch_reference = {batch_reference}: give a number above zero"));
@@ -195,7 +221,7 @@ impl Job {
             samples_per_epoch,
             initial: Arc::new(task.model.initial(self.seed)),
             blank: Arc::default(),
-            undecayed: task.model.undecayed(),
+            layout: task.model.layout(),
             optimizer,
             schedule,
             rescale,

@@ -2,21 +2,57 @@
 
 use std::sync::Arc;
 
-use paceline_learn::{Dataset, Mlp, Model, Quadratic, Softmax};
+use paceline_learn::net::{cnn, mlp, resnet, resnet18, softmax};
+use paceline_learn::{Dataset, Extent, Model, Net, Path, Quadratic};
 
 use crate::recipes::unknown;
 
-pub const MODELS: [&str; 3] = ["mlp", "softmax", "quadratic"];
+pub const MODELS: [&str; 10] = [
+    "mlp",
+    "softmax",
+    "cnn",
+    "resnet8",
+    "resnet20",
+    "resnet18",
+    "resnet8-bn",
+    "resnet20-bn",
+    "resnet18-bn",
+    "quadratic",
+];
 
-pub fn named(name: &str, data: &dyn Dataset) -> Result<Arc<dyn Model>, String> {
-    let (features, classes) = (data.features(), data.classes());
-    match name {
-        "mlp" => Ok(Arc::new(Mlp { features, hidden: vec![32], classes })),
-        "softmax" => Ok(Arc::new(Softmax { features, classes })),
-        "quadratic" => Ok(Arc::new(Quadratic { curvature: vec![1.0; 16], noise: 0.1 })),
+/// Sides of images that residual networks halve twice or thrice.
+const SIDE_MIN: usize = 4;
+
+pub fn named(name: &str, data: &dyn Dataset, path: Path) -> Result<Arc<dyn Model>, String> {
+    let (features, classes, extent) = (data.features(), data.classes(), data.extent());
+    let inputs = || match name.ends_with("-bn") {
+        true => Net::new(extent).with_batch_norm(),
+        false => Net::new(extent),
+    };
+    let net = match name {
+        "quadratic" => return Ok(Arc::new(Quadratic { curvature: vec![1.0; 16], noise: 0.1 })),
+        "mlp" if features < 256 => mlp(features, &[32], classes),
+        "mlp" => mlp(features, &[256, 128], classes),
+        "softmax" => softmax(features, classes),
+        "cnn" => cnn(an_image(name, extent)?, classes),
+        "resnet8" | "resnet8-bn" => resnet(an_image(name, extent).map(|_| inputs())?, 1, classes),
+        "resnet20" | "resnet20-bn" => resnet(an_image(name, extent).map(|_| inputs())?, 3, classes),
+        "resnet18" | "resnet18-bn" => resnet18(an_image(name, extent).map(|_| inputs())?, classes),
         name => {
             let list = format!("there are {}", MODELS.join(", "));
-            Err(unknown("model", name, MODELS.into_iter(), &list))
+            return Err(unknown("model", name, MODELS.into_iter(), &list));
         }
+    };
+    Ok(Arc::new(net.on(path)))
+}
+
+fn an_image(model: &str, extent: Extent) -> Result<Extent, String> {
+    let Extent { height, width, .. } = extent;
+    if height.min(width) < SIDE_MIN {
+        return Err(format!(
+            "{model} learns images of at least {SIDE_MIN} x {SIDE_MIN} pixels, not rows of {} numbers: take mlp, or data such as digits or cifar10",
+            extent.len()
+        ));
     }
+    Ok(extent)
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use paceline_learn::{Batch, Dataset, Gradient, Model, Order, Score};
 use paceline_runtime::cluster::{Compute, Desk};
 
-use crate::{data, models};
+use crate::data::Sets;
+use crate::{Job, data, models};
 
 /// A model, what it learns from, and what it is judged by.
 #[derive(Clone)]
@@ -15,18 +16,17 @@ pub struct Task {
     pub test: Arc<dyn Dataset>,
 }
 
-/// Largest batch that goes through a model at once.
-const MICRO_BATCH_MAX: usize = 256;
-
 impl Task {
-    pub fn named(model: &str, data: &str, seed: u64) -> Result<Task, String> {
-        let (train, test) = data::named(data, seed)?;
+    /// The model and the data that a job names.
+    pub fn of(job: &Job) -> Result<Task, String> {
+        let (model, data) = (job.model.as_str(), job.data.as_str());
+        let Sets { train, test } = data::of(job)?;
         if (model == "quadratic") != (data == "noise") {
             return Err(format!(
                 "the model quadratic and the data set noise belong together: {model} cannot learn {data}"
             ));
         }
-        let model = models::named(model, train.as_ref())?;
+        let model = models::named(model, train.as_ref(), job.path()?)?;
         Ok(Task { model, train, test })
     }
 
@@ -34,11 +34,12 @@ impl Task {
     pub fn compute(&self, seed: u64) -> Compute {
         let (model, data) = (self.model.clone(), self.train.clone());
         let order = Order::new(seed, data.len());
+        let micro_batch = model.micro_batch_max();
         Arc::new(move |params, spans, desk| {
             let mut gradient = Gradient::zero(model.size());
             let mut positions = spans.positions();
             loop {
-                let some = positions.by_ref().take(MICRO_BATCH_MAX).map(|at| order.at(at));
+                let some = positions.by_ref().take(micro_batch).map(|at| order.at(at));
                 desk.batch.fill(data.as_ref(), some);
                 if desk.batch.is_empty() {
                     return gradient;
@@ -53,7 +54,7 @@ impl Task {
         let mut score = Score::default();
         let mut from = 0;
         while from < self.test.len() {
-            let to = self.test.len().min(from + MICRO_BATCH_MAX as u64);
+            let to = self.test.len().min(from + self.model.micro_batch_max() as u64);
             desk.batch.fill(self.test.as_ref(), (from..to).map(|index| (0, index)));
             let batch: &Batch = &desk.batch;
             score.add(&self.model.evaluate(params, batch, &mut desk.scratch));

@@ -25,10 +25,15 @@ pub trait Model: Send + Sync {
     /// Where training starts.
     fn initial(&self, seed: u64) -> Vector;
 
-    /// Adds the batch to `into`: gradient and loss as sums over its samples, and their count.
+    /// Adds the batch to `into`: gradient and loss as sums over its samples, and their count. Behind the
+    /// gradient come the statistics that the buffers follow, times samples.
     fn gradient(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch, into: &mut Gradient);
 
     fn evaluate(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Score;
+
+    fn layout(&self) -> Layout {
+        Layout { params: self.params(), undecayed: self.undecayed() }
+    }
 
     /// Largest batch that it takes at once; larger ones come in parts.
     fn micro_batch_max(&self) -> usize {
@@ -44,6 +49,22 @@ pub trait Model: Send + Sync {
     /// always the buffers.
     fn undecayed(&self) -> Vec<Range<usize>> {
         (self.buffers() > 0).then(|| self.params()..self.size()).into_iter().collect()
+    }
+}
+
+/// How the numbers of a replica are to be treated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// How many are learned; those after them are only kept.
+    pub params: usize,
+    /// The ascending parts that weight decay leaves alone.
+    pub undecayed: Vec<Range<usize>>,
+}
+
+impl Layout {
+    /// Everything is learned and decays.
+    pub fn plain() -> Layout {
+        Layout { params: usize::MAX, undecayed: Vec::new() }
     }
 }
 

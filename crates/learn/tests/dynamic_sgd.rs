@@ -1,7 +1,9 @@
 //! What Dynamic SGD promises (Lin et al. 2019): a batch may grow without its momentum growing too
 //! noisy.
 
-use paceline_learn::{Dice, Gradient, Optimizer, OptimizerState, Rescale, Rescaler, Vector};
+use paceline_learn::{
+    Dice, Gradient, Layout, Optimizer, OptimizerState, Rescale, Rescaler, Vector,
+};
 
 const MOMENTUM: f64 = 0.9;
 const BATCH: f64 = 64.0;
@@ -52,7 +54,7 @@ fn without_a_change_of_batch_it_is_plain_sgd() {
         for round in 0..50 {
             let gradient = noise(&mut Dice::keyed(&[1, round]), 10, BATCH);
             let factor = rescaler.as_mut().map_or(1.0, |rescaler| rescaler.factor(BATCH));
-            optimizer.descend(&mut params, &mut state, &gradient, 0.1 * factor, &[]);
+            optimizer.descend(&mut params, &mut state, &gradient, 0.1 * factor, &Layout::plain());
         }
         params
     };
@@ -75,7 +77,7 @@ fn the_two_forms_of_momentum_agree() {
         let batch = [BATCH, 4.0 * BATCH, 2.0 * BATCH][round / 34];
         let gradient = noise(&mut Dice::keyed(&[2, round as u64]), 20, batch);
         let rate = 0.1 * rescaler.factor(batch);
-        optimizer.descend(&mut params, &mut state, &gradient, rate, &[]);
+        optimizer.descend(&mut params, &mut state, &gradient, rate, &Layout::plain());
 
         let rate = f64::from(rate);
         let correction = if round == 0 { 1.0 } else { rate / rate_before };
@@ -102,7 +104,7 @@ fn without_momentum_nothing_outlasts_the_ramp() {
             let mut params = vec![0.0; 5];
             let gradient = noise(&mut Dice::keyed(&[3, round as u64]), 5, 4.0 * BATCH);
             let rate = 0.1 * *factor as f32;
-            Optimizer::plain().descend(&mut params, &mut state, &gradient, rate, &[]);
+            Optimizer::plain().descend(&mut params, &mut state, &gradient, rate, &Layout::plain());
             params
         };
         factors.iter().enumerate().map(step).collect()
@@ -188,7 +190,7 @@ fn real_steps_are_as_noisy_as_the_formula_says() {
         let mut variance_of_step = |factor: f32, batch: f64| {
             let mut params = vec![0.0; COORDINATES];
             let gradient = noise(&mut dice, COORDINATES, batch);
-            optimizer.descend(&mut params, &mut state, &gradient, factor, &[]);
+            optimizer.descend(&mut params, &mut state, &gradient, factor, &Layout::plain());
             paceline_learn::vector::norm_squared(&params) / COORDINATES as f64
         };
         let before = variance_of_step(rescaler.factor(BATCH), BATCH);

@@ -1,7 +1,7 @@
 //! Gradients are what they should be: slopes of the loss, sums over samples, the same every time.
 
 use paceline_learn::{
-    Batch, Dataset, Dice, Gradient, Mlp, Model, Noise, Quadratic, Scratch, Softmax, Vector, blobs,
+    Batch, Dataset, Dice, Gradient, Model, Noise, Quadratic, Scratch, Vector, blobs, net,
 };
 
 fn batch_of(dataset: &dyn Dataset, indices: std::ops::Range<u64>) -> Batch {
@@ -23,9 +23,9 @@ fn models() -> Vec<(Box<dyn Model>, Box<dyn Dataset>)> {
     let quadratic = Quadratic { curvature: vec![1.0, 0.1, 3.0, 0.0, 2.0], noise: 0.5 };
     vec![
         (Box::new(quadratic), Box::new(Noise { len: 100 })),
-        (Box::new(Softmax { features: 6, classes: 3 }), table()),
-        (Box::new(Mlp { features: 6, hidden: vec![9], classes: 3 }), table()),
-        (Box::new(Mlp { features: 6, hidden: vec![12, 7], classes: 3 }), table()),
+        (Box::new(net::softmax(6, 3)), table()),
+        (Box::new(net::mlp(6, &[9], 3)), table()),
+        (Box::new(net::mlp(6, &[12, 7], 3)), table()),
     ]
 }
 

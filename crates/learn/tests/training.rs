@@ -1,8 +1,8 @@
 //! The pieces together: a network learns digits by plain serial SGD.
 
 use paceline_learn::{
-    Batch, Dataset, Gradient, Mlp, Model, Optimizer, OptimizerState, Order, Schedule, Score,
-    Scratch, Shape, Softmax, Vector, digits,
+    Batch, Dataset, Gradient, Model, Optimizer, OptimizerState, Order, Schedule, Score, Scratch,
+    Shape, Vector, digits, net,
 };
 
 const BATCH: u64 = 32;
@@ -21,7 +21,7 @@ fn train(model: &dyn Model, epochs: u64) -> (Vector, Score) {
         let mut gradient = Gradient::zero(model.size());
         model.gradient(&params, &batch, &mut scratch, &mut gradient);
         let rate = schedule.rate(start, total);
-        optimizer.descend(&mut params, &mut state, &gradient, rate, &model.undecayed());
+        optimizer.descend(&mut params, &mut state, &gradient, rate, &model.layout());
     }
 
     batch.fill(&test, (0..test.len()).map(|index| (0, index)));
@@ -31,7 +31,7 @@ fn train(model: &dyn Model, epochs: u64) -> (Vector, Score) {
 
 #[test]
 fn a_perceptron_learns_digits_in_fifteen_epochs() {
-    let mlp = Mlp { features: 64, hidden: vec![64], classes: 10 };
+    let mlp = net::mlp(64, &[64], 10);
 
     let (_, score) = train(&mlp, 15);
 
@@ -41,14 +41,14 @@ fn a_perceptron_learns_digits_in_fifteen_epochs() {
 
 #[test]
 fn softmax_regression_learns_digits_too() {
-    let (_, score) = train(&Softmax { features: 64, classes: 10 }, 10);
+    let (_, score) = train(&net::softmax(64, 10), 10);
 
     assert!(score.accuracy() >= 0.90, "{score:?}");
 }
 
 #[test]
 fn the_same_seed_gives_the_same_bits() {
-    let mlp = Mlp { features: 64, hidden: vec![16], classes: 10 };
+    let mlp = net::mlp(64, &[16], 10);
 
     assert_eq!(train(&mlp, 1), train(&mlp, 1));
 }

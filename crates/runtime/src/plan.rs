@@ -1,11 +1,10 @@
 //! What the job fixes for all its workers.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_learn::{Optimizer, OptimizerState, Rescale, Schedule, Vector};
+use paceline_learn::{Layout, Optimizer, OptimizerState, Rescale, Schedule, Vector};
 
 use crate::cluster::WorkerId;
 use crate::codec::Codec;
@@ -18,8 +17,8 @@ pub struct Plan {
     pub initial: Arc<Vector>,
     /// What optimizers remember at first: nothing. One value, so that equal workers share it.
     pub blank: Arc<OptimizerState>,
-    /// Parameters that weight decay leaves alone.
-    pub undecayed: Vec<Range<usize>>,
+    /// What of a replica is learned, and what decays.
+    pub layout: Layout,
     pub optimizer: Optimizer,
     pub schedule: Schedule,
     pub rescale: Rescale,

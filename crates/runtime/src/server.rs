@@ -197,7 +197,7 @@ impl Server {
         let gradient = Gradient { sum: payload.into_vector(), loss_sum, samples };
         let center: &mut Vector = Arc::make_mut(&mut self.center);
         let optimizer = Arc::make_mut(&mut self.optimizer);
-        plan.optimizer.descend(center, optimizer, &gradient, rate, &plan.undecayed);
+        plan.optimizer.descend(center, optimizer, &gradient, rate, &plan.layout);
         let staleness = self.version.saturating_sub(version);
         self.version += 1;
         Arc::make_mut(&mut self.done).add(&spans);

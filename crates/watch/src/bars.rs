@@ -1,8 +1,10 @@
 //! A timeline as bars: a piece of SVG, for a place in a drawing.
 
+use std::fmt::Write;
 use std::time::Duration;
 
-use crate::svg::{cross, fill, rectangle, stroke, text};
+use crate::axis::{Axis, time_unit};
+use crate::svg::{INK, cross, fill, rectangle, stroke, text};
 use crate::timeline::{Cell, Timeline};
 
 /// How bars are drawn: in pixels, and until when.
@@ -15,6 +17,9 @@ pub struct Bars {
     /// Now, unless it says otherwise.
     pub until: Option<Duration>,
 }
+
+/// Room for ids left of the bars.
+pub(crate) const IDS: f64 = 24.0;
 
 /// From waiting to computing.
 pub(crate) const SHADES: [&str; 5] = ["#e0e0e0", "#b3b8c1", "#868f9e", "#58657c", "#2b3c5a"];
@@ -65,6 +70,37 @@ impl Cell {
     }
 }
 
-pub(crate) fn crash_marks(path: &str) -> String {
+fn crash_marks(path: &str) -> String {
     stroke("#c00000", r#"stroke-width="1.6""#, path)
+}
+
+/// A time scale below the bars.
+pub(crate) fn scale(x: f64, y: f64, width: f64, until: f64) -> String {
+    let (unit, seconds) = time_unit(until);
+    let axis = Axis::linear("", 0.0, until / seconds);
+    let (mut marks, mut numbers) = (format!("M{x:.1} {y:.1}h{width:.1}"), String::new());
+    for tick in axis.ticks() {
+        let at = x + width * axis.place(tick.value);
+        let _ = write!(marks, "M{at:.1} {y:.1}v4");
+        numbers += &text(at, y + 15.0, "", &tick.text);
+    }
+    numbers += &text(x + width / 2.0, y + 29.0, "", &format!("time, {unit}"));
+    stroke(INK, "", &marks) + &format!(r#"<g text-anchor="middle">{numbers}</g>"#)
+}
+
+/// What the shades mean, beginning at a place.
+pub(crate) fn legend(x: f64, y: f64) -> String {
+    let swatch = |x: f64, shade: &str| fill(shade, &rectangle(x, y - 8.0, 18.0, 8.0));
+    let word = |x: f64, word: &str| text(x, y, "", word);
+    let x = x + IDS;
+    [
+        swatch(x, SHADES[SHADES.len() - 1]),
+        word(x + 23.0, "computing"),
+        swatch(x + 90.0, SHADES[0]),
+        word(x + 113.0, "waiting"),
+        crash_marks(&cross(x + 174.0, y - 4.0, 7.0)),
+        word(x + 183.0, "crash"),
+        word(x + 235.0, "blank: not a member"),
+    ]
+    .concat()
 }

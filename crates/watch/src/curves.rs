@@ -1,9 +1,10 @@
 //! How a run learns: loss, accuracy, learning rate and notes, over time and over samples.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use paceline_runtime::{Line, Reader, Record, WorkerId};
+use paceline_runtime::{Line, Reader, Record};
 
+use crate::counter::Counter;
 pub use crate::series::Point;
 use crate::series::Series;
 
@@ -13,20 +14,9 @@ const BINS_PER_EPOCH: u64 = 20;
 /// Reads a journal into curves. Its memory grows with the workers, not with the run.
 #[derive(Clone, Debug)]
 pub struct Curves {
-    samples_per_epoch: u64,
-    /// Every member records the same samples.
-    together: bool,
-    /// One in so many of the frequent records is there; it stands for the others.
-    keeping_one_in: u64,
-    /// Samples applied, each counted once.
-    samples: u64,
-    /// Where all exchange together: the samples in each worker's replica.
-    counts: BTreeMap<WorkerId, u64>,
-    /// Samples applied before the job had to start over; they count again.
-    before: u64,
-    /// Workers whose samples went back to the coordinator; what they say no longer counts.
-    freed: BTreeSet<WorkerId>,
+    counter: Counter,
     loss: Series,
+    test_loss: Series,
     accuracy: Series,
     rate: Series,
     notes: BTreeMap<String, Series>,
@@ -35,14 +25,9 @@ pub struct Curves {
 impl Default for Curves {
     fn default() -> Curves {
         Curves {
-            samples_per_epoch: 1,
-            together: false,
-            keeping_one_in: 1,
-            samples: 0,
-            counts: BTreeMap::new(),
-            before: 0,
-            freed: BTreeSet::new(),
+            counter: Counter::default(),
             loss: Series::new(1),
+            test_loss: Series::new(1),
             accuracy: Series::new(1),
             rate: Series::new(1),
             notes: BTreeMap::new(),
@@ -54,6 +39,11 @@ impl Curves {
     /// The training loss per sample.
     pub fn loss(&self) -> &[Point] {
         self.loss.points()
+    }
+
+    /// The loss on the test set.
+    pub fn test_loss(&self) -> &[Point] {
+        self.test_loss.points()
     }
 
     /// The part of test samples that is told right, from 0 to 1.
@@ -71,81 +61,59 @@ impl Curves {
         self.notes.get(name).map_or(&[], Series::points)
     }
 
+    /// The names of all that strategies noted.
+    pub fn notes(&self) -> impl Iterator<Item = &str> {
+        self.notes.keys().map(String::as_str)
+    }
+
     /// Samples applied so far. What was lost with a center counts again when it is applied again.
     pub fn samples(&self) -> u64 {
-        self.samples
+        self.counter.samples()
+    }
+
+    pub(crate) fn samples_per_epoch(&self) -> u64 {
+        self.counter.samples_per_epoch
     }
 
     fn bin_width(&self) -> u64 {
-        self.samples_per_epoch / BINS_PER_EPOCH
+        self.counter.samples_per_epoch / BINS_PER_EPOCH
     }
 
     fn point(&self, line: &Line, samples: u64, value: f64) -> Point {
-        let epochs = samples as f64 / self.samples_per_epoch as f64;
-        Point { at: line.at.as_secs_f64(), epochs, value }
-    }
-
-    /// How many of the samples that `who` applied nobody has counted yet.
-    fn count(&mut self, who: WorkerId, samples: u64) -> u64 {
-        if !self.together {
-            return if self.freed.contains(&who) { 0 } else { samples };
-        }
-        let count = self.counts.entry(who).or_insert(self.before);
-        *count += samples;
-        count.saturating_sub(self.samples)
-    }
-
-    fn apply(&mut self, line: &Line, who: WorkerId, samples: u64, loss_sum: f64, rate: f32) {
-        let new = self.count(who, samples * self.keeping_one_in);
-        if new == 0 {
-            return;
-        }
-        let before = self.samples;
-        self.samples += new;
-        let loss = self.point(line, self.samples, loss_sum / samples as f64);
-        let rate = self.point(line, self.samples, f64::from(rate));
-        self.loss.add(before, loss, new as f64);
-        self.rate.add(before, rate, new as f64);
+        Point { at: line.at.as_secs_f64(), epochs: self.counter.epochs(samples), value }
     }
 }
 
 impl Reader for Curves {
     fn read(&mut self, line: &Line) {
+        let new = self.counter.read(line);
+        let samples = self.counter.samples();
         match &line.record {
-            Record::Began { samples_per_epoch, together, .. } => {
-                self.samples_per_epoch = (*samples_per_epoch).max(1);
-                self.together = *together;
+            Record::Began { .. } => {
                 self.loss = Series::new(self.bin_width());
                 self.rate = Series::new(self.bin_width());
             }
-            Record::Applied { who, spans, loss_sum, rate, .. } => {
-                self.apply(line, *who, spans.len(), *loss_sum, *rate);
+            Record::Applied { spans, loss_sum, rate, .. } if new > 0 => {
+                let loss = self.point(line, samples, loss_sum / spans.len() as f64);
+                let rate = self.point(line, samples, f64::from(*rate));
+                self.loss.add(samples - new, loss, new as f64);
+                self.rate.add(samples - new, rate, new as f64);
             }
-            Record::Settled { who, adopted: Some(giver), .. } => {
-                let count = self.counts.get(giver).copied().unwrap_or(0);
-                self.counts.insert(*who, count);
-            }
-            Record::StartedOver => {
-                self.before = self.samples;
-                self.counts.clear();
-            }
-            Record::Freed { who, .. } => {
-                self.freed.insert(*who);
-            }
-            Record::Scored { samples, accuracy, .. } => {
-                let point = self.point(line, *samples, *accuracy);
-                self.accuracy.add(*samples, point, 1.0);
+            Record::Scored { samples, accuracy, loss } => {
+                let (right, loss) =
+                    (self.point(line, *samples, *accuracy), self.point(line, *samples, *loss));
+                self.accuracy.add(*samples, right, 1.0);
+                self.test_loss.add(*samples, loss, 1.0);
             }
             Record::Note { name, value, .. } => {
-                let point = self.point(line, self.samples, *value);
+                let point = self.point(line, samples, *value);
                 let width = self.bin_width();
                 if !self.notes.contains_key(name) {
                     self.notes.insert(name.clone(), Series::new(width));
                 }
                 let series = self.notes.get_mut(name).expect("it was put there just now");
-                series.add(self.samples, point, 1.0);
+                series.add(samples, point, 1.0);
             }
-            Record::Thinned { keeping_one_in } => self.keeping_one_in = *keeping_one_in,
             _ => {}
         }
     }
@@ -155,7 +123,7 @@ impl Reader for Curves {
 mod tests {
     use std::time::Duration;
 
-    use paceline_runtime::Spans;
+    use paceline_runtime::{Spans, WorkerId};
 
     use super::*;
 

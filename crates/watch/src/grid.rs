@@ -69,6 +69,11 @@ impl Grid {
         range.map(part).sum()
     }
 
+    /// How long a row was busy in all.
+    pub fn total(&self, row: usize) -> u64 {
+        self.rows[row].iter().fold(0, |sum: u64, cell| sum.saturating_add(*cell))
+    }
+
     fn reach(&mut self, time: u64) {
         while !self.frozen && time > self.end() {
             self.cell *= 2;

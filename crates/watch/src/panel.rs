@@ -6,13 +6,13 @@ use crate::axis::Axis;
 use crate::svg::{BOLD, stroke, text};
 
 /// Told apart by colour, and without it by dashes, weight and label.
-const COLORS: [&str; 8] =
+pub(crate) const COLORS: [&str; 8] =
     ["#0072b2", "#d55e00", "#00795a", "#b0387f", "#6a3d9a", "#7d5a0b", "#000000", "#3f9bd8"];
 const DASHES: [&str; 8] =
     ["none", "7 3", "2 2.5", "9 3 2 3", "14 4", "5 2 1 2 1 2", "3 6", "15 3 3 3 3 3"];
 
-const GRID: &str = "#e3e3e3";
-const FRAME: &str = "#555555";
+pub(crate) const GRID: &str = "#e3e3e3";
+pub(crate) const FRAME: &str = "#555555";
 
 /// Room for numbers and title, left of the plot and below it.
 const LEFT: f64 = 58.0;

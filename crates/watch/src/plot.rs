@@ -1,13 +1,13 @@
 //! Runs side by side in one drawing: how they learn, and who computes when.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use crate::axis::{Axis, time_unit};
-use crate::bars::{Bars, SHADES, crash_marks};
+use crate::bars::{Bars, IDS, legend, scale};
 use crate::curves::{Curves, Point};
 use crate::panel::{Panel, Place, Stroke};
-use crate::svg::{BOLD, cross, fill, rectangle, stroke, text};
+use crate::points::{DIVERGED, brief, shortened, smoothed, thinned};
+use crate::svg::{BOLD, INK, fill, rectangle, text};
 use crate::table::{count, duration};
 use crate::timeline::Timeline;
 
@@ -21,16 +21,10 @@ pub struct Run<'a> {
 
 const WIDTH: f64 = 1280.0;
 const MARGIN: f64 = 20.0;
-const INK: &str = "#222222";
 
 const PANELS_TOP: f64 = 52.0;
 const PANELS_HEIGHT: f64 = 350.0;
-const POINTS_MAX: usize = 400;
-/// Over so many epochs a loss is averaged, so that lines can be told apart.
-const SMOOTHED: f64 = 0.5;
 const LOSS_TITLE: &str = "training loss (mean of 1/2 epoch), log";
-/// A loss that has grown by this factor is not coming back.
-const DIVERGED: f64 = 5.0;
 
 const WORKERS_MAX: usize = 12;
 const PITCH: f64 = 9.0;
@@ -159,9 +153,6 @@ fn window(runs: &[Run]) -> Option<Duration> {
     (until > Duration::ZERO).then_some(until)
 }
 
-/// Room for ids left of the bars.
-const IDS: f64 = 24.0;
-
 fn timeline(run: &Run, place: Place, until: Duration) -> String {
     let Place { x, y, width, .. } = place;
     let workers = run.timeline.workers();
@@ -177,36 +168,6 @@ fn timeline(run: &Run, place: Place, until: Duration) -> String {
     text(x + IDS, y - 4.0, "", &name) + &format!("<g {place}>{bars}</g>")
 }
 
-/// A time scale below the bars.
-fn scale(x: f64, y: f64, width: f64, until: f64) -> String {
-    let (unit, seconds) = time_unit(until);
-    let axis = Axis::linear("", 0.0, until / seconds);
-    let (mut marks, mut numbers) = (format!("M{x:.1} {y:.1}h{width:.1}"), String::new());
-    for tick in axis.ticks() {
-        let at = x + width * axis.place(tick.value);
-        let _ = write!(marks, "M{at:.1} {y:.1}v4");
-        numbers += &text(at, y + 15.0, "", &tick.text);
-    }
-    numbers += &text(x + width / 2.0, y + 29.0, "", &format!("time, {unit}"));
-    stroke(INK, "", &marks) + &format!(r#"<g text-anchor="middle">{numbers}</g>"#)
-}
-
-fn legend(x: f64, y: f64) -> String {
-    let swatch = |x: f64, shade: &str| fill(shade, &rectangle(x, y - 8.0, 18.0, 8.0));
-    let word = |x: f64, word: &str| text(x, y, "", word);
-    let x = x + IDS;
-    [
-        swatch(x, SHADES[SHADES.len() - 1]),
-        word(x + 23.0, "computing"),
-        swatch(x + 90.0, SHADES[0]),
-        word(x + 113.0, "waiting"),
-        crash_marks(&cross(x + 174.0, y - 4.0, 7.0)),
-        word(x + 183.0, "crash"),
-        word(x + 235.0, "blank: not a member"),
-    ]
-    .concat()
-}
-
 fn end_of_all(runs: &[Run]) -> f64 {
     let end = |run: &Run| {
         let curves = [run.curves.loss(), run.curves.accuracy()];
@@ -216,56 +177,12 @@ fn end_of_all(runs: &[Run]) -> f64 {
     runs.iter().map(end).fold(0.0, f64::max)
 }
 
-/// Means over what lies at most half an epoch back, or a tenth of a very short run; what cannot be
-/// drawn on a logarithmic axis is left out.
-fn smoothed(points: &[Point]) -> Vec<Point> {
-    let is_drawable = |point: &&Point| point.value.is_finite() && point.value > 0.0;
-    let points: Vec<Point> = points.iter().filter(is_drawable).copied().collect();
-    let reach = points.last().map_or(0.0, |last| SMOOTHED.min(0.1 * last.epochs));
-    let mut first = 0;
-    let mean = |(i, point): (usize, &Point)| {
-        while points[first].epochs < point.epochs - reach {
-            first += 1;
-        }
-        // Summed anew each time: a loss that once was huge must leave no rounding behind.
-        let sum: f64 = points[first..=i].iter().map(|point| point.value).sum();
-        Point { value: sum / (i + 1 - first) as f64, ..*point }
-    };
-    points.iter().enumerate().map(mean).collect()
-}
-
-/// No more points than pixels: means of neighbors.
-fn thinned(points: &[Point]) -> Vec<Point> {
-    let mean = |group: &[Point]| {
-        let n = group.len() as f64;
-        let sum = |part: fn(&Point) -> f64| group.iter().map(part).sum::<f64>() / n;
-        Point { at: sum(|p| p.at), epochs: sum(|p| p.epochs), value: sum(|p| p.value) }
-    };
-    points.chunks(points.len().div_ceil(POINTS_MAX).max(1)).map(mean).collect()
-}
-
-/// A value to three digits or so.
-fn brief(value: f64) -> String {
-    match value {
-        ..0.001 => format!("{value:.1e}"),
-        ..1.0 => format!("{value:.3}"),
-        ..1e4 => format!("{value:.2}"),
-        _ => format!("{value:.1e}"),
-    }
-}
-
-fn shortened(text: &str, length: usize) -> String {
-    if text.chars().count() <= length {
-        return text.to_owned();
-    }
-    text.chars().take(length - 1).chain(['…']).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use paceline_runtime::{Line, Reader, Record, Spans, WorkerId};
 
     use super::*;
+    use crate::testing::is_well_formed;
 
     /// Two workers, 30 rounds of 10 ms and 20 samples, in epochs of 100.
     fn read(loss: impl Fn(u64) -> f64, scored: bool) -> (Curves, Timeline) {
@@ -309,23 +226,6 @@ mod tests {
         let run = |(name, (curves, timeline))| Run { name, curves, timeline };
         let parts = read.iter().map(|(name, (curves, timeline))| (*name, (curves, timeline)));
         comparison("a < b", &parts.map(run).collect::<Vec<_>>())
-    }
-
-    /// Whether every element is closed in the order it was opened.
-    fn is_well_formed(svg: &str) -> bool {
-        let mut open = Vec::new();
-        for tag in svg.split('<').skip(1) {
-            let (tag, _) = tag.split_once('>').expect("a tag ends");
-            let name = tag.split([' ', '/']).find(|part| !part.is_empty()).unwrap_or("");
-            if tag.starts_with('/') {
-                if open.pop() != Some(name) {
-                    return false;
-                }
-            } else if !tag.ends_with('/') {
-                open.push(name);
-            }
-        }
-        open.is_empty()
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub(crate) fn text(x: f64, y: f64, style: &str, words: &str) -> String {
     format!(r#"<text x="{x:.1}" y="{y:.1}" {style}>{}</text>"#, xml(words))
 }
 
+pub(crate) const INK: &str = "#222222";
 pub(crate) const BOLD: &str = r#"font-size="13" font-weight="bold""#;
 
 /// An open path of one color; `style` is more attributes.
@@ -27,8 +28,8 @@ pub(crate) fn cross(x: f64, y: f64, size: f64) -> String {
     format!("M{left:.1} {top:.1}l{size:.1} {size:.1}m0 -{size:.1}l-{size:.1} {size:.1}")
 }
 
-/// Text as XML takes it.
-fn xml(text: &str) -> String {
+/// Text as XML and HTML take it.
+pub(crate) fn xml(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.chars() {
         match character {

@@ -120,6 +120,16 @@ impl Timeline {
         text
     }
 
+    /// Compute time over time as a member, by worker.
+    pub fn utilization(&self) -> BTreeMap<WorkerId, f64> {
+        let part = |row: &Row| {
+            let lived = row.gone.unwrap_or(self.now).saturating_sub(row.joined?);
+            let busy = self.whole.total(row.index) as f64;
+            Some(if lived > 0 { (busy / lived as f64).min(1.0) } else { 0.0 })
+        };
+        self.rows.iter().filter_map(|(who, row)| Some((*who, part(row)?))).collect()
+    }
+
     pub(crate) fn until(&self, until: Option<Duration>) -> f64 {
         until.map_or(self.now, nanoseconds) as f64
     }
@@ -306,6 +316,19 @@ mod tests {
      # computing   + partly   . waiting   x crash
 ";
         assert_eq!(format!("\n{text}"), expected);
+    }
+
+    #[test]
+    fn utilization_is_compute_time_over_time_as_a_member() {
+        let mut timeline = Timeline::default();
+        view(&mut timeline, 100, 1, &[0, 1]);
+        computed(&mut timeline, 0, 100, 150);
+        computed(&mut timeline, 1, 100, 200);
+        read(&mut timeline, 200, Record::Crashed { who: WorkerId(1) });
+        read(&mut timeline, 300, Record::Over);
+
+        let expected = [(WorkerId(0), 0.25), (WorkerId(1), 1.0)];
+        assert_eq!(timeline.utilization(), BTreeMap::from(expected));
     }
 
     #[test]

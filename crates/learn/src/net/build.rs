@@ -103,7 +103,7 @@ impl Builder {
         }
         let channels = self.extent().channels;
         let over = match self.norm {
-            Over::Group(group) if channels % group == 0 => Over::Group(group),
+            Over::Group(group) if channels.is_multiple_of(group) => Over::Group(group),
             Over::Group(_) => Over::Group(channels),
             Over::Batch => Over::Batch,
         };

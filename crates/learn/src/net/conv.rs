@@ -73,7 +73,7 @@ impl Conv {
         let (size, stride, pad) = (self.size, self.stride, self.pad);
         let first = (phase + pad) % stride;
         let rows = (first..size).step_by(stride);
-        let farthest = rows.clone().last().unwrap_or(0);
+        let farthest = rows.clone().next_back().unwrap_or(0);
         let from = (phase as isize + pad as isize - farthest as isize) / stride as isize;
         (from, rows.rev())
     }

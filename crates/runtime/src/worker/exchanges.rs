@@ -28,7 +28,7 @@ impl Worker {
         let vector = mine.map(|mine| mine.gradient.sum).unwrap_or_default();
         let number = match self.plan.rescale {
             Rescale::Adascale if self.state.samples > 0 => {
-                norm_squared(&vector) / (self.state.samples as f64).powi(2)
+                norm_squared(self.learned(&vector)) / (self.state.samples as f64).powi(2)
             }
             _ => 0.0,
         };
@@ -59,11 +59,16 @@ impl Worker {
             self.state.agreed.rescaler.observe(&Parts {
                 members: sum.tails.len() as u64,
                 mean_of_squares: sum.tails.iter().map(|tail| tail.number).sum::<f64>() / n,
-                square_of_mean: norm_squared(&sum.gradient.sum)
+                square_of_mean: norm_squared(self.learned(&sum.gradient.sum))
                     / (sum.gradient.samples as f64).powi(2),
             });
         }
         Ok(Some(Total { sum, spans, version }))
+    }
+
+    /// The part of a gradient that is one; statistics of buffers follow it.
+    fn learned<'a>(&self, gradient: &'a [f32]) -> &'a [f32] {
+        &gradient[..gradient.len().min(self.plan.layout.params)]
     }
 
     fn advance_lanes(&mut self, sum: &Sum) -> Spans {

@@ -106,7 +106,7 @@ impl Worker {
             let before = (self.state.params.clone(), self.state.optimizer.clone());
             let plan = self.plan.clone();
             let after = self.port.descend_once(before, &total.sum, rate, |params, state| {
-                plan.optimizer.descend(params, state, &total.sum.gradient, rate, &plan.undecayed);
+                plan.optimizer.descend(params, state, &total.sum.gradient, rate, &plan.layout);
             });
             (self.state.params, self.state.optimizer) = after;
         }
@@ -123,7 +123,7 @@ impl Worker {
         let plan = self.plan.clone();
         let params = Arc::make_mut(&mut self.state.params);
         let optimizer = Arc::make_mut(&mut self.state.optimizer);
-        plan.optimizer.descend(params, optimizer, &mine.gradient, rate, &plan.undecayed);
+        plan.optimizer.descend(params, optimizer, &mine.gradient, rate, &plan.layout);
         let staleness = self.state.version - mine.version;
         self.updates += 1;
         self.state.version += 1;

@@ -1,0 +1,90 @@
+//! `paceline report`: a recorded journal as a page.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use paceline_job::account::Account;
+use paceline_job::journal_file;
+use paceline_runtime::{Line, Reader, Record};
+use paceline_watch::table::count;
+use paceline_watch::{Facts, Report as Page};
+
+use crate::output::{Ended, Ending, say};
+use crate::outputs::{REPORT, check_writable, write_report};
+use crate::summary::{journal_numbers, named};
+
+/// Draw a recorded journal as a page
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Report {
+    /// What `--journal` wrote
+    journal: PathBuf,
+    /// Where the page goes
+    #[arg(long, value_name = "FILE.html", default_value = REPORT)]
+    out: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline simulate spot --journal run.jsonl && paceline report run.jsonl
+  paceline report run.jsonl --out spot.html
+
+A journal that breaks off, as that of a run that was killed, is drawn as far as it goes.";
+
+impl Report {
+    pub fn run(&self) -> Ended {
+        check_writable(&self.out).map_err(Ending::Failed)?;
+        let (mut account, mut page) = (Account::default(), Page::default());
+        let mut facts = Facts::default();
+        for line in journal_file::read(&self.journal) {
+            match line {
+                Ok(line) => {
+                    facts.about.extend(told_by(&line));
+                    account.read(&line);
+                    page.read(&line);
+                }
+                // Without even a beginning there is nothing to draw.
+                Err(sentence) if facts.about.is_empty() => return Err(Ending::Failed(sentence)),
+                Err(sentence) => {
+                    facts.remarks.push(format!("The journal breaks off at {sentence}."))
+                }
+            }
+        }
+        if facts.about.is_empty() {
+            let path = self.journal.display();
+            return Err(Ending::Failed(format!("the journal {path} is empty")));
+        }
+        if page.keeping_one_in() > 1 {
+            facts.remarks.push(format!(
+                "The journal was thinned, at last to one record in {}: rates, shares and sums are estimates.",
+                count(page.keeping_one_in())
+            ));
+        }
+        facts.remarks.iter().for_each(|remark| say(remark));
+        let strategy = facts.about.first().map_or("", |(_, strategy)| strategy);
+        facts.title = format!("{strategy}, from {}", self.journal.display());
+        facts.about.push(("workers".to_owned(), account.workers.len().to_string()));
+        facts.figures = named(journal_numbers(&account, &page));
+        facts.waited_for = account.waited_for;
+        write_report(&self.out, &page, &facts).map_err(Ending::Failed)?;
+        say(&format!("Report: {}", self.out.display()));
+        Ok(())
+    }
+}
+
+/// What the first line tells of the job.
+fn told_by(line: &Line) -> Vec<(String, String)> {
+    let Record::Began { strategy, seed, samples_total, samples_per_epoch, params, .. } =
+        &line.record
+    else {
+        return vec![];
+    };
+    let epochs = *samples_total as f64 / (*samples_per_epoch).max(1) as f64;
+    named([
+        ("strategy", strategy.clone()),
+        ("model", format!("{} params", count(*params))),
+        ("data", format!("{} samples", count(*samples_per_epoch))),
+        ("epochs", format!("{epochs:.2}")),
+        ("seed", seed.to_string()),
+    ])
+}

@@ -1,0 +1,73 @@
+//! Points made fit for drawing: smoothed, thinned, written short.
+
+use crate::curves::Point;
+
+const POINTS_MAX: usize = 400;
+/// Over so many epochs a loss is averaged, so that lines can be told apart.
+const SMOOTHED: f64 = 0.5;
+/// A loss that has grown by this factor is not coming back.
+pub(crate) const DIVERGED: f64 = 5.0;
+
+/// Means over what lies at most half an epoch back, or a tenth of a very short run; those that cannot
+/// be drawn on a logarithmic axis are left out.
+pub(crate) fn smoothed(points: &[Point]) -> Vec<Point> {
+    let is_number = |point: &&Point| point.value.is_finite();
+    let points: Vec<Point> = points.iter().filter(is_number).copied().collect();
+    let reach = points.last().map_or(0.0, |last| SMOOTHED.min(0.1 * last.epochs));
+    let mut first = 0;
+    let mean = |(i, point): (usize, &Point)| {
+        while points[first].epochs < point.epochs - reach {
+            first += 1;
+        }
+        // Summed anew each time: a loss that once was huge must leave no rounding behind.
+        let sum: f64 = points[first..=i].iter().map(|point| point.value).sum();
+        Point { value: sum / (i + 1 - first) as f64, ..*point }
+    };
+    points.iter().enumerate().map(mean).filter(|point| point.value > 0.0).collect()
+}
+
+/// No more points than pixels: means of neighbors.
+pub(crate) fn thinned(points: &[Point]) -> Vec<Point> {
+    let mean = |group: &[Point]| {
+        let n = group.len() as f64;
+        let sum = |part: fn(&Point) -> f64| group.iter().map(part).sum::<f64>() / n;
+        Point { at: sum(|p| p.at), epochs: sum(|p| p.epochs), value: sum(|p| p.value) }
+    };
+    points.chunks(points.len().div_ceil(POINTS_MAX).max(1)).map(mean).collect()
+}
+
+/// A value to three digits or so.
+pub(crate) fn brief(value: f64) -> String {
+    match value {
+        ..0.001 => format!("{value:.1e}"),
+        ..1.0 => format!("{value:.3}"),
+        ..1e4 => format!("{value:.2}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+pub(crate) fn shortened(text: &str, length: usize) -> String {
+    if text.chars().count() <= length {
+        return text.to_owned();
+    }
+    text.chars().take(length - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_noisy_loss_below_zero_counts_in_the_mean() {
+        let point = |i: u32| {
+            let value = if i.is_multiple_of(2) { 3.0 } else { -1.0 };
+            Point { at: f64::from(i), epochs: 0.125 * f64::from(i), value }
+        };
+
+        let smoothed = smoothed(&(0..100).map(point).collect::<Vec<_>>());
+
+        assert_eq!(smoothed.len(), 100);
+        // Five points of half an epoch: three of one sort, two of the other.
+        assert_eq!((smoothed[50].value, smoothed[51].value), (1.4, 0.6));
+    }
+}

@@ -1,0 +1,100 @@
+//! The workers of a page: how busy each was, whom the others waited for, who computed when.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::page::drawing;
+use super::{Facts, Report};
+use crate::bars::{Bars, IDS, SHADES, legend, scale};
+use crate::svg::{fill, rectangle, stroke, text};
+use crate::table::{count, duration};
+
+/// More workers than these are counted, not listed.
+const WORKERS_MAX: usize = 32;
+
+const WIDTH: f64 = 1200.0;
+const PITCH: f64 = 13.0;
+
+pub(super) fn section(report: &Report, facts: &Facts) -> String {
+    let workers = report.timeline.workers();
+    if workers == 0 {
+        return String::new();
+    }
+    let mut html = String::from("<h2>Workers</h2>\n");
+    let _ = writeln!(html, "<p>{}</p>", waited_for_most(report, facts));
+    html += &table(report, facts);
+    if workers > WORKERS_MAX {
+        let _ =
+            writeln!(html, "<p>and {} more workers.</p>", count((workers - WORKERS_MAX) as u64));
+    }
+    html += "<h2>Who computes when</h2>\n";
+    let (opening, end) = (report.timeline.opening(), report.timeline.now());
+    if Duration::ZERO < opening && opening < end {
+        let title = format!("The first {}", duration(opening.as_secs_f64()));
+        html += &bars(report, &title, opening);
+    }
+    html += &bars(report, &format!("All {}", duration(end.as_secs_f64())), end);
+    html
+}
+
+fn waited_for_most(report: &Report, facts: &Facts) -> String {
+    if report.keeping_one_in() > 1 {
+        return "A thinned journal does not tell who waited for whom.".to_owned();
+    }
+    let most = facts.waited_for.iter().max_by_key(|(_, time)| **time);
+    let Some((who, time)) = most.filter(|(_, time)| **time > Duration::ZERO) else {
+        return "Nobody was waited for.".to_owned();
+    };
+    let workers = report.timeline.workers();
+    let time = duration(time.as_secs_f64());
+    format!(
+        "The others waited for <b>worker {who}</b> most: {time} in all, added up over {workers} workers."
+    )
+}
+
+fn table(report: &Report, facts: &Facts) -> String {
+    let mut html = String::from(
+        "<table>\n<tr><th>worker</th><th>computing</th><th class=\"number\">utilization</th>\
+         <th class=\"number\">samples</th><th class=\"number\">waited for by others</th></tr>\n",
+    );
+    for (who, part) in report.timeline.utilization().into_iter().take(WORKERS_MAX) {
+        let samples = report.computed.get(&who).copied().unwrap_or(0);
+        let waited = match facts.waited_for.get(&who).copied().unwrap_or_default() {
+            _ if report.keeping_one_in() > 1 => "-".to_owned(),
+            time => duration(time.as_secs_f64()),
+        };
+        let _ = writeln!(
+            html,
+            "<tr><td>{who}</td><td class=\"bar\">{}</td><td class=\"number\">{:.1} %</td>\
+             <td class=\"number\">{}</td><td class=\"number\">{}</td></tr>",
+            bar(part),
+            100.0 * part,
+            count(samples),
+            waited,
+        );
+    }
+    html + "</table>\n"
+}
+
+fn bar(part: f64) -> String {
+    let (width, height) = (240.0, 14.0);
+    let waiting = fill(SHADES[0], &rectangle(0.0, 2.0, width, height - 4.0));
+    let computing = fill(SHADES[4], &rectangle(0.0, 2.0, width * part, height - 4.0));
+    // A rim, so that the whole can be seen on any paper.
+    let rim = stroke(SHADES[2], "", &rectangle(0.5, 2.0, width - 1.0, height - 4.0));
+    drawing("utilization", width, height, &(waiting + &computing + &rim))
+}
+
+fn bars(report: &Report, title: &str, until: Duration) -> String {
+    let rows = report.timeline.workers().min(WORKERS_MAX);
+    let (top, width) = (26.0, WIDTH - IDS - 12.0);
+    let drawn = Bars { width, pitch: PITCH, workers_max: WORKERS_MAX, until: Some(until) };
+    let bottom = top + rows as f64 * PITCH + 6.0;
+    let svg = [
+        text(IDS, 14.0, crate::svg::BOLD, title),
+        legend(WIDTH - 420.0, 14.0),
+        format!(r#"<g transform="translate({IDS} {top})">{}</g>"#, report.timeline.svg(drawn)),
+        scale(IDS, bottom, width, until.as_secs_f64()),
+    ];
+    drawing(title, WIDTH, bottom + 36.0, &svg.concat())
+}

@@ -1,0 +1,95 @@
+//! A small journal to read in tests, and what to expect of drawings.
+
+use std::time::Duration;
+
+use paceline_runtime::{Line, Reader, Record, Spans, WorkerId};
+
+/// Workers 0 and 1 compute 10 samples each for 4 and 9 of every round's 10 ms; the exchange takes the last one. Epochs are
+/// of 100 samples, with a score at the end of each.
+pub fn two_workers(rounds: u64) -> Vec<Line> {
+    let mut lines = vec![
+        line(0, began(true)),
+        line(0, Record::Started { who: WorkerId(0) }),
+        line(0, Record::Started { who: WorkerId(1) }),
+        line(0, view(1, &[0, 1])),
+    ];
+    for round in 0..rounds {
+        let start = 10 * round;
+        for (who, busy) in [(WorkerId(0), 4), (WorkerId(1), 9)] {
+            let (since, compute) = (milliseconds(start), milliseconds(busy));
+            let (view, exchange, samples) = (1, round, 10);
+            lines.push(line(start + busy, Record::Computed { who, since, samples }));
+            let entered = Record::Entered { who, view, exchange, round, samples, compute };
+            lines.push(line(start + busy, entered));
+        }
+        for (who, busy) in [(WorkerId(0), 4), (WorkerId(1), 9)] {
+            let entered = milliseconds(start + busy);
+            let (blocked, view, exchange, bytes) = (entered, 1, round, 100);
+            let exchanged = Record::Exchanged { who, view, exchange, entered, blocked, bytes };
+            lines.push(line(start + 10, exchanged));
+            let (spans, loss_sum) =
+                (Spans::one(20 * round, 20 * round + 20), 20.0 / (1 + round) as f64);
+            let (version, staleness, rate) = (round, 0, 0.25);
+            let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate };
+            lines.push(line(start + 10, applied));
+            lines.push(line(start + 10, Record::Committed { who, round, fingerprint: None }));
+        }
+        let samples = 20 * (round + 1);
+        if samples % 100 == 0 {
+            lines.push(line(start + 10, Record::Scored { samples, loss: 0.5, accuracy: 0.75 }));
+        }
+    }
+    lines
+}
+
+pub fn read_all(reader: &mut impl Reader, lines: &[Line]) {
+    lines.iter().for_each(|line| reader.read(line));
+}
+
+pub fn began(together: bool) -> Record {
+    Record::Began {
+        version: 1,
+        strategy: "any".to_owned(),
+        seed: 1,
+        samples_total: 1000,
+        samples_per_epoch: 100,
+        params: 3,
+        together,
+        central: false,
+    }
+}
+
+pub fn view(number: u64, members: &[u32]) -> Record {
+    let members = members.iter().copied().map(WorkerId).collect();
+    Record::View { number, members, reason: "a test".to_owned() }
+}
+
+pub fn line(at: u64, record: Record) -> Line {
+    Line { at: milliseconds(at), record }
+}
+
+pub fn milliseconds(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A path of this test's own among temporary files.
+pub fn scratch(name: &str) -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("paceline-watch-{}-{name}", std::process::id()))
+}
+
+/// Whether every element is closed in the order it was opened.
+pub fn is_well_formed(svg: &str) -> bool {
+    let mut open = Vec::new();
+    for tag in svg.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').expect("a tag ends");
+        let name = tag.split([' ', '/']).find(|part| !part.is_empty()).unwrap_or("");
+        if tag.starts_with('/') {
+            if open.pop() != Some(name) {
+                return false;
+            }
+        } else if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    open.is_empty()
+}
