@@ -36,17 +36,8 @@ pub fn layer_norm(x: &[f32], scale: &[f32], shift: &[f32], moments: &mut [f32], 
             *square += (x - mean) * (x - mean);
         }
         let inv = 1.0 / (total(squares) * share + EPSILON).sqrt();
-        let place = |x: f32, scale: f32, shift: f32| (x - mean) * inv * scale + shift;
-        let (out, out_rest) = y.as_chunks_mut::<LANES>();
-        let (scales, scale_rest) = scale.as_chunks::<LANES>();
-        let (shifts, shift_rest) = shift.as_chunks::<LANES>();
-        for (((x, y), scale), shift) in lanes.iter().zip(out).zip(scales).zip(shifts) {
-            for i in 0..LANES {
-                y[i] = place(x[i], scale[i], shift[i]);
-            }
-        }
-        for (i, y) in out_rest.iter_mut().enumerate() {
-            *y = place(rest[i], scale_rest[i], shift_rest[i]);
+        for (((x, y), scale), shift) in x.iter().zip(y).zip(scale).zip(shift) {
+            *y = (x - mean) * inv * scale + shift;
         }
         moments.copy_from_slice(&[mean, inv]);
     }
@@ -75,7 +66,6 @@ pub fn layer_norm_back(
         let (mean, inv) = (moments[0], moments[1]);
         let (xs, x_rest) = x.as_chunks::<LANES>();
         let (dys, dy_rest) = dy.as_chunks::<LANES>();
-        let (dxs, dx_rest) = dx.as_chunks_mut::<LANES>();
         // Sums of g and of g h, where h is the normed x and g the gradient in it.
         let (mut of_g, mut of_gh) = ([0.0; LANES], [0.0; LANES]);
         for (at, (x, dy)) in xs.iter().zip(dys).enumerate() {
@@ -98,18 +88,9 @@ pub fn layer_norm_back(
             dshift_rest[i] += dy_rest[i];
         }
         let (mean_g, mean_gh) = (total(of_g) * share, total(of_gh) * share);
-        let part = |x: f32, dy: f32, scale: f32| {
+        for (((x, dy), dx), scale) in x.iter().zip(dy).zip(dx).zip(scale) {
             let h = (x - mean) * inv;
-            (dy * scale - mean_g - h * mean_gh) * inv
-        };
-        for (((x, dy), dx), scale) in xs.iter().zip(dys).zip(dxs).zip(scales) {
-            for i in 0..LANES {
-                let part = part(x[i], dy[i], scale[i]);
-                dx[i] = if fresh { part } else { dx[i] + part };
-            }
-        }
-        for (i, dx) in dx_rest.iter_mut().enumerate() {
-            let part = part(x_rest[i], dy_rest[i], scale_rest[i]);
+            let part = (dy * scale - mean_g - h * mean_gh) * inv;
             *dx = if fresh { part } else { *dx + part };
         }
     }
@@ -161,10 +142,8 @@ pub fn softmax(rows: &mut [f32], step: usize, seen: usize, width: usize, scale: 
             }
         }
         let share = 1.0 / total(sums);
-        for x in row {
-            for i in 0..LANES {
-                x[i] *= share;
-            }
+        for x in row.as_flattened_mut() {
+            *x *= share;
         }
     }
 }
@@ -202,7 +181,7 @@ pub fn softmax_back(
 /// is (1 + tanh) / 2 of half of it.
 #[inline(always)]
 fn gelu_of(x: f32) -> (f32, f32) {
-    const LINEAR: f32 = 1.595_769_1;
+    const LINEAR: f32 = 1.595_769_2;
     const CUBIC: f32 = 0.071_354_814;
     let square = x * x;
     let z = x * (LINEAR + CUBIC * square);

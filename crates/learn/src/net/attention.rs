@@ -64,9 +64,9 @@ impl Layer for Attention {
             head.pack_upright(values, upright);
             for block in head.blocks() {
                 let p = &mut kept[block.from * head.row..block.to * head.row];
-                head.into_places(block, queries, turned, p);
+                head.to_places(block, queries, turned, p);
                 rows::softmax(pass.path, p, head.row, block.from + 1, block.seen, head.scale());
-                head.into_channels(block, p, upright, true, y.data, to);
+                head.to_channels(block, p, upright, true, y.data, to);
             }
         }
     }
@@ -92,12 +92,12 @@ impl Layer for Attention {
             for block in head.blocks() {
                 let p = &kept[block.from * head.row..block.to * head.row];
                 let d = &mut dscores[..p.len()];
-                head.into_seen(block, p, deltas, dvalues);
-                head.into_places(block, deltas, turned, d);
+                head.add_to_seen(block, p, deltas, dvalues);
+                head.to_places(block, deltas, turned, d);
                 let (seen, scale) = (block.from + 1, head.scale());
                 rows::softmax_back(pass.path, p, head.row, seen, block.seen, scale, d);
-                head.into_channels(block, d, upright, dx.fresh, dx.data, to_queries);
-                head.into_seen(block, d, queries, dkeys);
+                head.to_channels(block, d, upright, dx.fresh, dx.data, to_queries);
+                head.add_to_seen(block, d, queries, dkeys);
             }
             head.put(dkeys, dx.fresh, dx.data, to_keys);
             head.put(dvalues, dx.fresh, dx.data, to_values);
@@ -106,7 +106,6 @@ impl Layer for Attention {
 }
 
 /// The products of one head of one sample.
-#[derive(Clone, Copy)]
 struct Head {
     path: Path,
     places: usize,
@@ -197,7 +196,7 @@ impl Head {
     }
 
     /// y <- x W for a block: from channels to the places that it sees.
-    fn into_places(&self, block: Block, x: Rows<'_>, turned: &[f32], y: &mut [f32]) {
+    fn to_places(&self, block: Block, x: Rows<'_>, turned: &[f32], y: &mut [f32]) {
         let task = Sweep {
             places: Places::matrix(block.to - block.from),
             inputs: x.data,
@@ -214,7 +213,7 @@ impl Head {
     }
 
     /// y <- x W for a block, or y <- y + x W: from the places that it sees to channels.
-    fn into_channels(
+    fn to_channels(
         &self,
         block: Block,
         x: &[f32],
@@ -241,7 +240,7 @@ impl Head {
     }
 
     /// y <- y + x^T d for a block: from its places to those that it sees.
-    fn into_seen(&self, block: Block, x: &[f32], d: Rows<'_>, y: &mut [f32]) {
+    fn add_to_seen(&self, block: Block, x: &[f32], d: Rows<'_>, y: &mut [f32]) {
         let task = Outer {
             places: Places::matrix(block.to - block.from),
             inputs: x,
