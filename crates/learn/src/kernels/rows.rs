@@ -192,7 +192,7 @@ fn gelu_of(x: f32) -> (f32, f32) {
     (y, s + y * (1.0 - s) * (LINEAR + 3.0 * CUBIC * square))
 }
 
-/// e^x reaches below what f32 holds from here on.
+/// Further below, e^x leaves the normal numbers.
 const EXP_MIN: f32 = -87.0;
 
 /// e^x between `EXP_MIN` and its negative, as [`exp`](super::loops::exp) has it but without its care for

@@ -22,7 +22,7 @@ impl Attention {
         Head { path, places, width, row: places.next_multiple_of(rows::LANES) }
     }
 
-    /// Every head of every sample, with where its part of `channels` channels begins.
+    /// Where the rows of every head of every sample lie.
     fn heads(&self, samples: usize, lay: Lay) -> impl Iterator<Item = Lay> + use<> {
         let (heads, width) = (self.heads, self.channels / self.heads);
         (0..samples).flat_map(move |sample| {
@@ -30,7 +30,7 @@ impl Attention {
         })
     }
 
-    /// Where a head's queries, keys and values begin, given its queries.
+    /// Where a head's queries, keys and values lie, given its queries.
     fn parts(&self, lay: Lay) -> [Lay; 3] {
         [0, 1, 2].map(|part| Lay { start: lay.start + part * self.channels, ..lay })
     }

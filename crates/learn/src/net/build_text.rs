@@ -41,21 +41,21 @@ impl Builder {
         self.push(Attention { heads, channels: channels / 3 })
     }
 
-    /// The layers of a pre-norm transformer (Radford et al. 2019): attention, then two dense layers at
-    /// each place, both added to what came in.
+    /// The layers of a pre-norm transformer (Radford et al. 2019), each of attention, then two dense layers
+    /// at each place, both added to what came in; a last norm follows them.
     pub fn transformer(self, layers: usize, heads: usize, dropout: f32) -> Builder {
         let channels = self.extent().channels;
         // So that the sum of all branches stays as it is, however many there are.
         let last = 1.0 / (2.0 * layers as f64).sqrt();
-        let maybe_drop = |b: Builder| if dropout > 0.0 { b.dropout(dropout) } else { b };
-        let blocks = (0..layers).fold(maybe_drop(self), |net, _| {
+        let dropped = |b: Builder| if dropout > 0.0 { b.dropout(dropout) } else { b };
+        let blocks = (0..layers).fold(dropped(self), |net, _| {
             net.residual(|b| {
                 let b = b.layer_norm().dense_at_places(3 * channels, 1.0).attention(heads);
-                maybe_drop(b.dense_at_places(channels, last))
+                dropped(b.dense_at_places(channels, last))
             })
             .residual(|b| {
                 let b = b.layer_norm().dense_at_places(4 * channels, 1.0).gelu();
-                maybe_drop(b.dense_at_places(channels, last))
+                dropped(b.dense_at_places(channels, last))
             })
         });
         blocks.layer_norm()

@@ -9,6 +9,9 @@
 //!     .conv(32, 3).relu().max_pool(2)
 //!     .dense(128).relu()
 //!     .classes(10);
+//!
+//! let tokens = Net::new(Extent::row(64 + 1));
+//! let language_model = tokens.embed(65, 128).transformer(4, 4, 0.0).next_token(65);
 //! ```
 //!
 //! A network is a list of layers, each from one *slot* (an activation) to the next. All memory of a pass
