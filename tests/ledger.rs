@@ -65,6 +65,7 @@ fn tally(broken: bool) -> Tally {
         samples_total: plan.samples_total,
         samples_per_epoch: plan.samples_per_epoch,
         params: plan.initial.len() as u64,
+        kernels: String::new(),
         together: false,
         central: false,
     };

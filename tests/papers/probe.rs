@@ -65,8 +65,8 @@ impl AnyStrategy for Probe {
         self.inner.save()
     }
 
-    fn load(&mut self, memory: serde_json::Value) {
-        self.inner.load(memory);
+    fn load(&mut self, memory: serde_json::Value) -> serde_json::Result<()> {
+        self.inner.load(memory)
     }
 }
 

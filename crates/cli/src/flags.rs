@@ -57,10 +57,15 @@ pub struct JobFlags {
 impl JobFlags {
     /// The job that the file and the flags describe, not checked yet.
     pub fn job(&self) -> Result<Job, Ending> {
-        let mut job = match &self.job {
+        let job = match &self.job {
             Some(path) => read_job(path).map_err(Ending::Usage)?,
             None => Job::default(),
         };
+        Ok(self.over(job))
+    }
+
+    /// The job with what the flags say in its place.
+    pub fn over(&self, mut job: Job) -> Job {
         job.epochs = self.epochs.unwrap_or(job.epochs);
         job.seed = self.seed.unwrap_or(job.seed);
         job.learning_rate = self.learning_rate.or(job.learning_rate);
@@ -75,7 +80,7 @@ impl JobFlags {
         if self.target_loss.or(self.target_accuracy).is_some() {
             (job.target_loss, job.target_accuracy) = (self.target_loss, self.target_accuracy);
         }
-        Ok(job)
+        job
     }
 
     /// The job with a strategy's name from the command line; a name replaces whatever the file spells out.

@@ -2,6 +2,7 @@
 
 mod audience;
 mod bar;
+mod checkpoint;
 mod compare;
 mod data;
 mod flags;

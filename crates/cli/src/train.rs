@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use paceline_job::Recipe;
-use paceline_job::threads::{ThreadSetting, train};
+use paceline_job::checkpoint::{Checkpoint, Saved};
+use paceline_job::threads::{ThreadSetting, train_saving};
+use paceline_job::{Job, Prepared, Recipe};
 
 use crate::audience::Audience;
 use crate::bar::Bar;
+use crate::checkpoint::{CheckpointFlags, saving, tell_how_to_resume};
 use crate::flags::JobFlags;
 use crate::output::{Ended, Ending, say};
 use crate::outputs::OutputFlags;
@@ -32,6 +34,8 @@ pub struct Train {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    checkpoints: CheckpointFlags,
+    #[command(flatten)]
     job: JobFlags,
     #[command(flatten)]
     outputs: OutputFlags,
@@ -43,30 +47,46 @@ Examples:
   paceline train --strategy abs --speeds 1,1,2,4 --target-loss 0.3
   paceline train --workers 8 --strategy gossip-pull --epochs 5 --json
   paceline train --tensorboard runs/dbs --trace trace.json --report dbs.html
+  paceline train --checkpoints saved --checkpoint-minutes 1
+  paceline train --resume saved --epochs 30
 
 Without --workers and --speeds there are 4 workers of speeds 4, 4, 2 and 1; with --workers alone all
 are as fast as they can be. The report is drawn after Ctrl-C and after a failure, too.
-The first Ctrl-C finishes the round and sums up, the second stops at once.";
+The first Ctrl-C finishes the round, saves it if there are checkpoints, and sums up; the second
+stops at once. SIGUSR1 saves now. A resumed job is the saved one: only --workers, --speeds,
+--epochs, --learning-rate, targets and checkpoints may be others.";
 
 const STRATEGY: &str = "dbs";
 const SPEEDS: [f64; 4] = [4.0, 4.0, 2.0, 1.0];
 
 impl Train {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
-        let workers = self.workers().map_err(Ending::Usage)?;
-        let job = self.job.job_with(self.strategy())?;
-        let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
+        let resumed = self.checkpoints.resumed()?;
+        let from = resumed.as_ref().map(|checkpoint| checkpoint.path.clone());
+        let (job, prepared, speeds) = match resumed {
+            Some(checkpoint) => self.go_on(checkpoint, recipes)?,
+            None => self.begin(recipes)?,
+        };
+        let saving = saving(&job, from)?;
         let bar = Bar::new(prepared.plan.samples_total, "", !self.json);
         let journal = self.journal.as_deref();
         let outputs = self.outputs.open(&prepared.name, !self.json, journal)?;
         let mut audience = Audience::new(bar, journal, outputs)?;
         let stop = stop_on_signal()?;
 
-        let setting = ThreadSetting { speeds: self.speeds() };
-        let trained = train(&prepared, setting, stop, vec![&mut audience]);
+        let setting = ThreadSetting { speeds };
+        let trained = train_saving(&prepared, setting, stop, saving.as_ref(), vec![&mut audience]);
 
+        let (ended, saved) = match trained {
+            Ok(trained) => (Ok(trained.outcome), trained.saved.unwrap_or_default()),
+            Err(failure) => (Err(failure), Saved::default()),
+        };
+        if let Ok(outcome) = &ended {
+            tell_how_to_resume(&saved, outcome, prepared.plan.samples_total);
+        }
         let told = Told { job: &job, prepared: &prepared, place: "threads", json: self.json };
-        tell(&told, trained.map(|trained| trained.outcome), audience)
+        tell(&told, ended, audience)?;
+        saved.error.map_or(Ok(()), |sentence| Err(Ending::Failed(sentence)))
     }
 
     /// The one that was named, or the job file's, or the one that shows what this is about.
@@ -81,6 +101,38 @@ impl Train {
         } else {
             self.speeds.clone()
         }
+    }
+
+    /// A job from its beginning, and the speeds of its workers.
+    fn begin(&self, recipes: &[Recipe]) -> Result<(Job, Prepared, Vec<f64>), Ending> {
+        let workers = self.workers().map_err(Ending::Usage)?;
+        let mut job = self.job.job_with(self.strategy())?;
+        self.checkpoints.apply(&mut job, None)?;
+        let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
+        Ok((job, prepared, self.speeds()))
+    }
+
+    /// The job of a checkpoint; flags override what may change.
+    fn go_on(
+        &self,
+        checkpoint: Checkpoint,
+        recipes: &[Recipe],
+    ) -> Result<(Job, Prepared, Vec<f64>), Ending> {
+        let manifest = &checkpoint.manifest;
+        let mut job = self.job.over(manifest.job.clone());
+        job.strategy = self.strategy.clone().unwrap_or(job.strategy);
+        self.checkpoints.apply(&mut job, Some(&checkpoint))?;
+        let workers = match (self.job.workers, self.speeds.len()) {
+            (None, 0) => manifest.workers,
+            _ => self.workers().map_err(Ending::Usage)?,
+        };
+        let mut speeds = self.speeds.clone();
+        if speeds.is_empty() {
+            speeds.clone_from(&manifest.speeds);
+            speeds.truncate(workers as usize);
+        }
+        let prepared = checkpoint.prepare(&job, workers, recipes, None).map_err(Ending::Usage)?;
+        Ok((job, prepared, speeds))
     }
 
     /// As many as said, or one for each speed.

@@ -20,6 +20,9 @@ pub struct Account {
     pub bytes_sent: u64,
     pub rounds: u64,
     steps: u64,
+    /// What the run that this one goes on from had applied, and its rounds.
+    samples_before: u64,
+    rounds_before: u64,
     pub workers: BTreeMap<WorkerId, Life>,
     pub members: Vec<WorkerId>,
     pub curve: Curve,
@@ -74,6 +77,12 @@ impl Reader for Account {
                 self.together = *together;
                 self.curve = Curve::new(*samples_per_epoch);
             }
+            Record::Resumed { round, spans, loss_first, loss_last, .. } => {
+                (self.samples, self.samples_before) = (spans.len(), spans.len());
+                (self.rounds, self.rounds_before) = (*round, *round);
+                let losses = [loss_first, loss_last].into_iter().copied().flatten();
+                self.curve.points.extend(losses.map(|loss| (line.at, loss)));
+            }
             Record::View { members, .. } => self.view(line.at, members),
             Record::Computed { who, since, samples } => {
                 let life = self.workers.entry(*who).or_default();
@@ -99,7 +108,7 @@ impl Reader for Account {
                 self.rounds = self.rounds.max(*round);
             }
             Record::StartedOver => {
-                self.samples = 0;
+                self.samples = self.samples_before;
                 self.applied.clear();
                 self.scores.clear();
                 self.curve = Curve::new(self.samples_per_epoch);
@@ -107,7 +116,7 @@ impl Reader for Account {
             Record::Over => self.over = Some(line.at),
             Record::RolledBack { samples, .. } => self.samples_rolled_back += samples,
             Record::Settled { who, adopted: Some(source), .. } => {
-                let theirs = self.applied.get(source).copied().unwrap_or(0);
+                let theirs = self.applied.get(source).copied().unwrap_or(self.samples_before);
                 self.applied.insert(*who, theirs);
             }
             Record::Freed { who, .. } => drop(self.void.insert(*who)),
@@ -144,7 +153,7 @@ impl Account {
         if self.void.contains(&who) {
             return;
         }
-        let known = self.applied.entry(who).or_default();
+        let known = self.applied.entry(who).or_insert(self.samples_before);
         *known += samples;
         if self.together {
             if *known <= self.samples {
@@ -189,8 +198,8 @@ impl Account {
     pub fn rounds(&self) -> u64 {
         match self.workers.len() as u64 {
             _ if self.together => self.rounds,
-            0 => 0,
-            workers => self.steps.div_ceil(workers),
+            0 => self.rounds_before,
+            workers => self.rounds_before + self.steps.div_ceil(workers),
         }
     }
 

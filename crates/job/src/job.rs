@@ -8,6 +8,7 @@ use paceline_runtime::codec::Codec;
 use paceline_runtime::{AnyStrategy, Plan, Replay};
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::Checkpoints;
 use crate::choices::Choices;
 use crate::recipes::{Make, Recipe, find};
 use crate::task::Task;
@@ -46,6 +47,8 @@ pub struct Job {
     pub target_loss: Option<f64>,
     /// Test accuracy whose time is reported, in place of a loss.
     pub target_accuracy: Option<f64>,
+    /// Where and how often what was learned is saved; only on real clusters.
+    pub checkpoints: Option<Checkpoints>,
 }
 
 /// The batch of one worker, unless a job says otherwise.
@@ -73,6 +76,7 @@ impl Default for Job {
             kernels: None,
             target_loss: None,
             target_accuracy: None,
+            checkpoints: None,
         }
     }
 }
@@ -82,6 +86,8 @@ impl Default for Job {
 pub struct Prepared {
     pub name: String,
     pub workers: u32,
+    /// How many it was made for; others may go on with it.
+    pub workers_first: u32,
     pub batch: u64,
     pub task: Task,
     pub plan: Plan,
@@ -123,11 +129,13 @@ impl Job {
         };
         let plan = self.plan(recipe, &make, &task, batch, workers)?;
         let target = self.target()?;
+        self.checkpoints.as_ref().map_or(Ok(()), Checkpoints::check)?;
         let name = match &self.choices {
             Some(choices) => choices.strategy.name().to_owned(),
             None => recipe.name.clone(),
         };
-        Ok(Prepared { name, workers, batch, task, plan, target, make })
+        let workers_first = workers;
+        Ok(Prepared { name, workers, workers_first, batch, task, plan, target, make })
     }
 
     /// The kernels' path.
@@ -229,6 +237,8 @@ impl Job {
             codec,
             fingerprints: false,
             replay: None,
+            saves: None,
+            resumed: None,
         })
     }
 }
@@ -236,8 +246,8 @@ impl Job {
 impl Prepared {
     pub fn strategy(&self) -> Box<dyn AnyStrategy> {
         match &self.make {
-            Make::Choices(choices) => choices.build(self.batch, self.workers as usize),
-            Make::Own(make) => make(self.batch, self.workers as usize),
+            Make::Choices(choices) => choices.build(self.batch, self.workers_first as usize),
+            Make::Own(make) => make(self.batch, self.workers_first as usize),
         }
     }
 

@@ -166,6 +166,7 @@ mod tests {
             samples_total: 10,
             samples_per_epoch: 10,
             params: 1,
+            kernels: String::new(),
             together: true,
             central: false,
         })

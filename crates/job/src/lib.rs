@@ -1,6 +1,7 @@
 //! Joins the rooms: from what the user asks for to what came of it.
 
 pub mod account;
+pub mod checkpoint;
 pub mod choices;
 pub mod data;
 pub mod job;

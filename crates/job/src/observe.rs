@@ -57,10 +57,19 @@ impl<'a> Observer<'a> {
             samples_total: prepared.plan.samples_total,
             samples_per_epoch: prepared.plan.samples_per_epoch,
             params: prepared.plan.initial.len() as u64,
+            kernels: prepared.task.model.kernels().to_owned(),
             together: manner == Manner::Together,
             central: manner == Manner::Central { applies: true },
         };
         observer.write(&Line { at: Duration::ZERO, record });
+        if let Some(snapshot) = &prepared.plan.resumed {
+            let (loss_first, loss_last) = snapshot.losses;
+            let (round, version) = (snapshot.rounds_mean(), snapshot.version());
+            let spans = snapshot.done.clone();
+            let record = Record::Resumed { round, version, spans, loss_first, loss_last };
+            observer.write(&Line { at: Duration::ZERO, record });
+            observer.epochs_scored = observer.epochs();
+        }
         observer
     }
 
@@ -78,12 +87,21 @@ impl<'a> Observer<'a> {
             ));
             return ControlFlow::Break(());
         }
-        let epochs = self.account.samples / self.account.samples_per_epoch.max(1);
+        let epochs = self.epochs();
         if self.epochs_scored != epochs {
             self.epochs_scored = epochs;
             self.score(line.at);
         }
         ControlFlow::Continue(())
+    }
+
+    /// Whether learning is no better off than at its beginning, or came apart.
+    pub fn is_astray(&self) -> bool {
+        self.account.curve.has_diverged() || self.account.curve.ends_higher()
+    }
+
+    fn epochs(&self) -> u64 {
+        self.account.samples / self.account.samples_per_epoch.max(1)
     }
 
     fn write(&mut self, line: &Line) {

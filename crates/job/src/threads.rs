@@ -1,5 +1,6 @@
 //! Runs a job on real threads of this process.
 
+use std::num::NonZero;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,10 +9,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
-use paceline_net::{Hub, Setting};
+use paceline_net::{Hub, News, Setting};
 use paceline_runtime::cluster::Desk;
-use paceline_runtime::{Executor, Halt, Line, Manner, Reader, Spans, WorkerId, train as live};
+use paceline_runtime::{
+    Executor, Halt, Manner, Reader, Saves, Snapshot, Spans, WorkerId, train as live,
+};
 
+use crate::checkpoint::{Saved, Saving, Writer};
 use crate::job::Prepared;
 use crate::observe::Observer;
 use crate::outcome::{Failure, Outcome};
@@ -28,6 +32,8 @@ pub struct ThreadSetting {
 pub struct Trained {
     pub outcome: Outcome,
     pub params: Option<Vector>,
+    /// What came of its checkpoints; `None` if it made none.
+    pub saved: Option<Saved>,
 }
 
 /// Trains on threads. When `stop` is set, all finish their round and the job ends there.
@@ -35,6 +41,17 @@ pub fn train(
     prepared: &Prepared,
     setting: ThreadSetting,
     stop: Arc<AtomicBool>,
+    readers: Vec<&mut dyn Reader>,
+) -> Result<Trained, Failure> {
+    train_saving(prepared, setting, stop, None, readers)
+}
+
+/// As [`train`], with checkpoints: from time to time, when the job is stopped, and at its end.
+pub fn train_saving(
+    prepared: &Prepared,
+    setting: ThreadSetting,
+    stop: Arc<AtomicBool>,
+    saving: Option<&Saving>,
     readers: Vec<&mut dyn Reader>,
 ) -> Result<Trained, Failure> {
     if let Some(speed) = setting.speeds.iter().find(|speed| !(speed.is_finite() && **speed > 0.0)) {
@@ -49,22 +66,32 @@ pub fn train(
         )));
     }
     let manner = prepared.strategy().manner();
+    let mut prepared = prepared.clone();
+    let writer = saving.map(|saving| Writer::start(saving, &prepared, &setting.speeds));
+    let writer = writer.transpose().map_err(Failure::Usage)?;
+    let every_rounds = saving.and_then(|saving| saving.checkpoints.rounds);
+    prepared.plan.saves = saving.map(|_| Saves { every_rounds });
+    let prepared = &prepared;
     let compute = prepared.task.compute(prepared.plan.seed);
     let pace = pace(prepared, &setting.speeds);
-    let (hub, lines) = Hub::new(Setting {
+    let done = |snapshot: &Arc<Snapshot>| snapshot.done.clone();
+    let (hub, news) = Hub::new(Setting {
         seed: prepared.plan.seed,
         workers: prepared.workers,
         compute,
         samples_total: prepared.plan.samples_total,
         center_applies: manner == Manner::Central { applies: true },
+        done: prepared.plan.resumed.as_ref().map(done).unwrap_or_default(),
         pace,
     });
-    let mut observer = Observer::new(prepared, manner, hub.shelves(), readers);
+    let observer = Observer::new(prepared, manner, hub.shelves(), readers);
     let started = Instant::now();
     let workers: Vec<_> =
         (0..prepared.workers).map(|id| seat(prepared, &hub, WorkerId(id))).collect();
     (0..prepared.workers).for_each(|id| hub.hello(WorkerId(id)));
-    let stopped = watch(&mut observer, &hub, &lines, &stop, &workers);
+    let wishes = saving.map(|saving| Wishes::new(saving, manner));
+    let mut watch = Watch { observer, hub, writer, wishes, stopped: false };
+    watch.until_all_ended(&news, &stop, &workers);
     for worker in workers {
         match worker.join() {
             Ok(Ok(())) => {}
@@ -72,13 +99,14 @@ pub fn train(
             Err(_) => return Err(Failure::Failed("a worker's thread panicked; see above".into())),
         }
     }
-    while let Ok(line) = lines.try_recv() {
-        let _ = observer.observe(&line);
+    while let Ok(news) = news.try_recv() {
+        let _ = watch.take_in(news);
     }
     let seconds = started.elapsed().as_secs_f64();
-    let (mut outcome, params) = observer.conclude(prepared, stopped);
+    let saved = watch.writer.map(Writer::finish);
+    let (mut outcome, params) = watch.observer.conclude(prepared, watch.stopped);
     outcome.real_seconds = Some(seconds);
-    Ok(Trained { outcome, params })
+    Ok(Trained { outcome, params, saved })
 }
 
 /// How many times faster than another a worker may be emulated.
@@ -106,28 +134,92 @@ fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker {
         .expect("the system has a thread left")
 }
 
-/// Reads the journal until every worker has ended; gives whether the job was stopped early.
-fn watch(
-    observer: &mut Observer<'_>,
-    hub: &Hub,
-    lines: &Receiver<Line>,
-    stop: &AtomicBool,
-    workers: &[Worker],
-) -> bool {
-    let mut stopped = false;
-    loop {
-        let broken_off = match lines.recv_timeout(Duration::from_millis(20)) {
-            Ok(line) => observer.observe(&line).is_break(),
-            Err(RecvTimeoutError::Timeout) if workers.iter().all(JoinHandle::is_finished) => {
-                return stopped;
+/// Whoever looks after a run while it lasts.
+struct Watch<'a> {
+    observer: Observer<'a>,
+    hub: Arc<Hub>,
+    writer: Option<Writer>,
+    wishes: Option<Wishes>,
+    stopped: bool,
+}
+
+impl Watch<'_> {
+    fn until_all_ended(&mut self, news: &Receiver<News>, stop: &AtomicBool, workers: &[Worker]) {
+        loop {
+            let broken_off = match news.recv_timeout(Duration::from_millis(20)) {
+                Ok(news) => self.take_in(news).is_break(),
+                Err(RecvTimeoutError::Timeout) if workers.iter().all(JoinHandle::is_finished) => {
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if !self.stopped && (broken_off || stop.load(Ordering::Relaxed)) {
+                self.stopped = true;
+                self.hub.stop();
             }
-            Err(RecvTimeoutError::Timeout) => false,
-            Err(RecvTimeoutError::Disconnected) => return stopped,
-        };
-        if !stopped && (broken_off || stop.load(Ordering::Relaxed)) {
-            stopped = true;
-            hub.stop();
+            if let Some(writer) = &mut self.writer {
+                writer.pass_on();
+            }
+            let rounds = self.observer.account.rounds();
+            if self.wishes.as_mut().is_some_and(|wishes| wishes.is_due(rounds)) {
+                self.hub.save();
+            }
         }
+    }
+
+    fn take_in(&mut self, news: News) -> ControlFlow<()> {
+        match (news, &mut self.writer) {
+            (News::Line(line), _) => return self.observer.observe(&line),
+            // All that led to the snapshot has been observed: if learning has come apart, the
+            // checkpoints from before are worth more than this one.
+            (News::Snapshot(mut snapshot), Some(writer)) if !self.observer.is_astray() => {
+                let points = &self.observer.account.curve.points;
+                let loss = |point: Option<&(Duration, f64)>| point.map(|(_, loss)| *loss);
+                snapshot.losses = (loss(points.first()), loss(points.last()));
+                writer.offer(snapshot);
+            }
+            (News::Snapshot(_), _) => {}
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// When a checkpoint is to be asked for.
+struct Wishes {
+    now: Arc<AtomicBool>,
+    period: Option<Duration>,
+    last: Instant,
+    /// Asynchronous workers have no common round to go by.
+    rounds: Option<u64>,
+    rounds_last: Option<u64>,
+}
+
+/// How often checkpoints are made, unless the user says otherwise.
+const PERIOD: Duration = Duration::from_secs(5 * 60);
+
+impl Wishes {
+    fn new(saving: &Saving, manner: Manner) -> Wishes {
+        let (rounds, minutes) = (saving.checkpoints.rounds, saving.checkpoints.minutes);
+        let period = minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes));
+        Wishes {
+            now: saving.now.clone(),
+            period: period.or(rounds.is_none().then_some(PERIOD)),
+            last: Instant::now(),
+            rounds: rounds.map(NonZero::get).filter(|_| manner != Manner::Together),
+            rounds_last: None,
+        }
+    }
+
+    fn is_due(&mut self, rounds: u64) -> bool {
+        let last = *self.rounds_last.get_or_insert(rounds);
+        let is_due = self.now.swap(false, Ordering::Relaxed)
+            || self.period.is_some_and(|period| self.last.elapsed() >= period)
+            || self.rounds.is_some_and(|every| rounds >= last + every);
+        if is_due {
+            (self.last, self.rounds_last) = (Instant::now(), Some(rounds));
+        }
+        is_due
     }
 }
 

@@ -35,6 +35,11 @@ pub trait Model: Send + Sync {
         Layout { params: self.params(), undecayed: self.undecayed() }
     }
 
+    /// Which instructions its gradients are computed with, for the journal.
+    fn kernels(&self) -> &'static str {
+        "plain"
+    }
+
     /// Largest batch that it takes at once; larger ones come in parts.
     fn micro_batch_max(&self) -> usize {
         256

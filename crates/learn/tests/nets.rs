@@ -256,11 +256,22 @@ fn what_is_no_token_is_taken_as_the_nearest() {
     assert_eq!(gradient(&net, &params, &wrong), gradient(&net, &params, &right));
 }
 
+/// As docs/models.md says.
 #[test]
-fn charlm_has_the_size_of_its_model() {
-    let (channels, context, vocabulary) = (128, 64, 65);
-    let block = 12 * channels * channels + 13 * channels;
-    let ends = (vocabulary + context + 2) * channels + (channels + 1) * vocabulary;
+fn named_networks_are_as_large_as_they_should_be() {
+    let (mnist, cifar) = (image(28, 28, 1), image(32, 32, 3));
+    let sizes = [
+        net::softmax(64, 10),
+        net::mlp(64, &[32], 10),
+        net::mlp(784, &[256, 128], 10),
+        net::cnn(mnist, 10),
+        net::resnet(Net::new(cifar), 1, 10),
+        net::resnet(Net::new(cifar), 3, 10),
+        net::resnet18(Net::new(cifar), 10),
+        net::charlm(64, 70),
+    ]
+    .map(|net| net.params());
 
-    assert_eq!(net::charlm(context, vocabulary).params(), 4 * block + ends);
+    assert_eq!(sizes, [650, 2_410, 235_146, 206_922, 78_042, 272_474, 11_173_962, 819_526]);
+    assert_eq!(net::resnet(Net::new(cifar).with_batch_norm(), 3, 10).buffers(), 1_568);
 }

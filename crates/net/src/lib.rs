@@ -2,4 +2,4 @@
 
 mod threads;
 
-pub use threads::{Hub, Setting, ThreadCluster};
+pub use threads::{Hub, News, Setting, ThreadCluster};

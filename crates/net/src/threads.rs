@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
 use paceline_runtime::cluster::{
-    Action, Cluster, Compute, Desk, Entry, Event, Outcome, Shelves, Ticket, Word, exchange,
+    Action, Cluster, Compute, Desk, Entry, Event, Outcome, Shelf, Shelves, Ticket, Word, exchange,
 };
 use paceline_runtime::coordinator::{Coordinator, Rules};
 use paceline_runtime::membership::Sign;
-use paceline_runtime::{Line, Record, Spans, View, WorkerId};
+use paceline_runtime::{Line, Portion, Record, Snapshot, Spans, View, WorkerId};
 
 /// What a cluster of threads is told when it is made.
 pub struct Setting {
@@ -21,8 +21,17 @@ pub struct Setting {
     pub samples_total: u64,
     /// See [`Rules::center_applies`].
     pub center_applies: bool,
+    /// What the run that this one goes on from had applied.
+    pub done: Spans,
     /// Each worker's time per sample, at least; empty if none is to be emulated.
     pub pace: Vec<Duration>,
+}
+
+/// What comes out of a cluster while it runs, in order.
+#[derive(Debug)]
+pub enum News {
+    Line(Line),
+    Snapshot(Box<Snapshot>),
 }
 
 /// What all workers of the process share.
@@ -31,7 +40,7 @@ pub struct Hub {
     setting: Setting,
     state: Mutex<State>,
     shelves: Arc<Mutex<Shelves>>,
-    records: Mutex<Sender<Line>>,
+    news: Mutex<Sender<News>>,
 }
 
 struct State {
@@ -47,28 +56,26 @@ struct Meeting {
 }
 
 impl Hub {
-    /// A cluster for so many workers, and where the journal's lines come out.
-    pub fn new(setting: Setting) -> (Arc<Hub>, Receiver<Line>) {
+    /// A cluster for so many workers, and where the journal's lines and snapshots come out.
+    pub fn new(mut setting: Setting) -> (Arc<Hub>, Receiver<News>) {
         let rules = Rules {
             members_min: setting.workers as usize,
             patience: Duration::from_secs(60),
             samples_total: setting.samples_total,
             center_applies: setting.center_applies,
         };
-        let state = State {
-            coordinator: Coordinator::new(rules),
-            inboxes: BTreeMap::new(),
-            exchanges: HashMap::new(),
-        };
-        let (records, lines) = mpsc::channel();
+        let mut coordinator = Coordinator::new(rules);
+        coordinator.resume(std::mem::take(&mut setting.done));
+        let state = State { coordinator, inboxes: BTreeMap::new(), exchanges: HashMap::new() };
+        let (news, out) = mpsc::channel();
         let hub = Hub {
             start: Instant::now(),
             setting,
             state: Mutex::new(state),
             shelves: Arc::default(),
-            records: Mutex::new(records),
+            news: Mutex::new(news),
         };
-        (Arc::new(hub), lines)
+        (Arc::new(hub), out)
     }
 
     pub fn shelves(&self) -> Arc<Mutex<Shelves>> {
@@ -88,8 +95,8 @@ impl Hub {
         // The life of this worker begins before anyone can tell it anything.
         drop(events.send(Event::Started { who: me }));
         self.state().inboxes.insert(me, events);
-        let lines = self.records.lock().expect("no holder panics").clone();
-        ThreadCluster { me, hub: self.clone(), inbox, computing, lines, ended: false }
+        let news = self.news.lock().expect("no holder panics").clone();
+        ThreadCluster { me, hub: self.clone(), inbox, computing, news, ended: false }
     }
 
     pub fn hello(&self, me: WorkerId) {
@@ -107,6 +114,11 @@ impl Hub {
         self.decide(|coordinator, now| coordinator.hear(now, WorkerId(0), Word::Stop));
     }
 
+    /// The user wishes for a snapshot.
+    pub fn save(&self) {
+        self.decide(|coordinator, now| coordinator.hear(now, WorkerId(0), Word::Save));
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
     }
@@ -120,6 +132,7 @@ impl Hub {
                 Event::ViewChanged { to, .. }
                 | Event::Leased { to, .. }
                 | Event::StopWished { to }
+                | Event::SaveWished { to, .. }
                 | Event::Again { to }
                 | Event::Over { to } => *to,
                 Event::Recorded { record } => {
@@ -137,7 +150,20 @@ impl Hub {
 
     fn record(&self, record: Record) {
         let line = Line { at: self.start.elapsed(), record };
-        drop(self.records.lock().expect("no holder panics").send(line));
+        drop(self.news.lock().expect("no holder panics").send(News::Line(line)));
+    }
+
+    fn collect(&self, from: WorkerId, portion: Portion) {
+        let mut state = self.state();
+        let Some(mut snapshot) = state.coordinator.collect(from, portion) else { return };
+        let first = state.coordinator.view().first();
+        let shelves = self.shelves.lock().expect("no holder panics");
+        snapshot.center = shelves.get(&(first, Shelf::Center)).cloned();
+        if let Some(center) = snapshot.center.as_ref().filter(|_| self.setting.center_applies) {
+            snapshot.done = (*center.done).clone();
+        }
+        let news = News::Snapshot(Box::new(snapshot));
+        drop(self.news.lock().expect("no holder panics").send(news));
     }
 
     /// Whoever completes an exchange does its arithmetic, in the order that every cluster uses.
@@ -216,7 +242,7 @@ pub struct ThreadCluster {
     hub: Arc<Hub>,
     inbox: Receiver<Event>,
     computing: Sender<Work>,
-    lines: Sender<Line>,
+    news: Sender<News>,
     ended: bool,
 }
 
@@ -249,6 +275,7 @@ impl Cluster for ThreadCluster {
                     drop(inbox.send(Event::Value { to: self.me, ticket, value }));
                 }
             }
+            Action::Save(portion) => self.hub.collect(by, *portion),
             Action::Tell(word) => {
                 self.ended |= word == Word::Gone;
                 self.hub.decide(|coordinator, now| coordinator.hear(now, by, word));
@@ -267,7 +294,7 @@ impl Cluster for ThreadCluster {
 
     /// What a worker did is in the journal before anything that its word sets off.
     fn pass(&mut self, line: Line) -> Option<Line> {
-        drop(self.lines.send(line));
+        drop(self.news.send(News::Line(line)));
         None
     }
 }

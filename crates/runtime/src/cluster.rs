@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::Payload;
 use crate::journal::{Line, Record};
+use crate::snapshot::Portion;
 use crate::spans::Spans;
 
 /// One worker, for all time: an id is never used again.
@@ -69,6 +70,8 @@ pub struct Tail {
     pub number: f64,
     /// Whether this member wishes the job to end after this round.
     pub stop: bool,
+    /// Whether this member wishes all to hand in their portions of a snapshot after this round.
+    pub save: bool,
 }
 
 /// What an exchange gave, the same for every member.
@@ -83,6 +86,8 @@ pub struct Sum {
     pub version: u64,
     /// Whether any member wishes the job to end.
     pub stop: bool,
+    /// Whether any member wishes for a snapshot.
+    pub save: bool,
     /// The sum divided by the weights, computed by whoever asks first.
     pub mean: OnceLock<Arc<Vector>>,
 }
@@ -96,6 +101,7 @@ impl Sum {
             newest_view: tails.iter().map(|tail| tail.view).max().unwrap_or(0),
             version: tails.iter().map(|tail| tail.version).min().unwrap_or(0),
             stop: tails.iter().any(|tail| tail.stop),
+            save: tails.iter().any(|tail| tail.save),
             tails,
             mean: OnceLock::new(),
         }
@@ -195,7 +201,7 @@ impl Letter {
 
 /// What precedes every message: sender, view, exchange, part, length, checksum.
 pub const HEADER_BYTES: u64 = 48;
-/// A [`Tail`] on the wire.
+/// A [`Tail`] on the wire; its two wishes share a byte.
 pub const TAIL_BYTES: u64 = 49;
 
 /// What members put into an exchange.
@@ -298,6 +304,8 @@ pub enum Action {
         from: WorkerId,
         shelf: Shelf,
     },
+    /// This worker's portion of a snapshot; costs nothing. Clusters that write no checkpoints drop it.
+    Save(Box<Portion>),
     /// A word to the coordinator.
     Tell(Word),
 }
@@ -321,6 +329,8 @@ pub enum Word {
     Gone,
     /// The user wishes the job to end.
     Stop,
+    /// The user wishes for a snapshot.
+    Save,
 }
 
 /// The coordinator's answer to a lease.
@@ -375,6 +385,11 @@ pub enum Event {
     /// Somebody asked that the job end after this round.
     StopWished {
         to: WorkerId,
+    },
+    /// Somebody asked for a snapshot of this number.
+    SaveWished {
+        to: WorkerId,
+        number: u64,
     },
     /// This worker was asked to leave, and may do so in good order.
     LeaveWished {

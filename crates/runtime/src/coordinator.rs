@@ -8,6 +8,7 @@ use crate::cluster::{Event, Ticket, View, Word, WorkerId};
 use crate::journal::Record;
 use crate::leases::Leases;
 use crate::membership::{Membership, Reason, Sign};
+use crate::snapshot::{Collector, Portion, Snapshot};
 use crate::spans::Spans;
 
 pub struct Coordinator {
@@ -16,6 +17,9 @@ pub struct Coordinator {
     center_applies: bool,
     /// Said goodbye, but may still owe somebody something.
     leaving: BTreeSet<WorkerId>,
+    collector: Collector,
+    /// What an earlier run has applied already.
+    done_before: Spans,
 }
 
 /// What the coordinator is told when the job begins.
@@ -35,7 +39,25 @@ impl Coordinator {
             leases: Leases::new(rules.samples_total),
             center_applies: rules.center_applies,
             leaving: BTreeSet::new(),
+            collector: Collector::default(),
+            done_before: Spans::new(),
         }
+    }
+
+    /// These samples were applied by the run that this one goes on from.
+    pub fn resume(&mut self, done: Spans) {
+        self.leases.restored(done.clone());
+        self.done_before = done;
+    }
+
+    /// Takes a worker's portion of a snapshot; gives the snapshot when it is whole.
+    pub fn collect(&mut self, from: WorkerId, portion: Portion) -> Option<Snapshot> {
+        self.collector.on_portion(
+            self.membership.view(),
+            self.leases.ledger().done(),
+            from,
+            portion,
+        )
     }
 
     pub fn view(&self) -> &View {
@@ -81,9 +103,10 @@ impl Coordinator {
             }
         }
         if let Some(view) = view {
+            self.collector.drop_open();
             if before.number > 0 && !view.members.iter().any(|member| before.has(*member)) {
                 // Nobody is left who has learned anything: every sample must be learned again.
-                self.leases.restored(Spans::new());
+                self.leases.restored(self.done_before.clone());
                 events.push(Event::Recorded { record: Record::StartedOver });
             }
             if self.center_applies && before.number > 0 && before.first() != view.first() {
@@ -125,12 +148,23 @@ impl Coordinator {
                 events.extend(self.answers());
                 return events;
             }
+            Word::Save => {
+                let Some(number) = self.collector.wish() else { return vec![] };
+                let wish = |to: &WorkerId| Event::SaveWished { to: *to, number };
+                return self.membership.view().members.iter().map(wish).collect();
+            }
             // What is no longer a member's has been freed; its word comes too late.
             _ if !counts => return vec![],
             Word::Lease { ticket, samples } => self.leases.ask(from, ticket, samples),
-            Word::Done { spans } => self.leases.done(from, &spans),
+            Word::Done { spans } => {
+                self.collector.on_done(from, &spans);
+                self.leases.done(from, &spans);
+            }
             Word::Return { holder, spans } => self.leases.give_back(holder, &spans),
-            Word::Restored { done } => self.leases.restored(done),
+            Word::Restored { done } => {
+                self.collector.drop_open();
+                self.leases.restored(done);
+            }
         }
         self.answers()
     }

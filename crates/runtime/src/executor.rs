@@ -21,6 +21,7 @@ use crate::cluster::{
     Word, WorkerId,
 };
 use crate::journal::{Line, Record};
+use crate::snapshot::Portion;
 use crate::spans::Spans;
 
 /// Why a wait ended before its answer came. Not an error: the work goes on.
@@ -143,6 +144,8 @@ pub struct Inbox {
     pub over: bool,
     pub stop_wished: bool,
     pub leave_wished: bool,
+    /// The newest snapshot asked for.
+    pub save_wished: u64,
     /// The coordinator has more work for one that had finished.
     pub again: bool,
     pub serving: bool,
@@ -274,6 +277,7 @@ impl Shared {
             | Event::Leased { to, .. }
             | Event::ViewChanged { to, .. }
             | Event::StopWished { to }
+            | Event::SaveWished { to, .. }
             | Event::LeaveWished { to }
             | Event::Again { to }
             | Event::Over { to } => *to,
@@ -321,6 +325,7 @@ impl Inbox {
                 }
             }
             Event::StopWished { .. } => self.stop_wished = true,
+            Event::SaveWished { number, .. } => self.save_wished = number,
             Event::LeaveWished { .. } => self.leave_wished = true,
             Event::Again { .. } => self.again = true,
             Event::Over { .. } => self.over = true,
@@ -338,8 +343,9 @@ impl Inbox {
         self.outcomes.remove(&ticket)
     }
 
-    pub fn has_outcome(&self, ticket: Ticket) -> bool {
-        self.outcomes.contains_key(&ticket)
+    /// The outcome if it is here, left where it is.
+    pub fn known_outcome(&self, ticket: Ticket) -> Option<&Outcome> {
+        self.outcomes.get(&ticket)
     }
 
     pub fn value(&mut self, ticket: Ticket) -> Option<Option<Published>> {
@@ -466,6 +472,17 @@ impl Port {
 
     pub fn lease(&self, samples: u64) -> Ticket {
         self.submit(|ticket| Action::Tell(Word::Lease { ticket, samples }))
+    }
+
+    pub fn save(&self, portion: Portion) {
+        self.submit(|_| Action::Save(Box::new(portion)));
+    }
+
+    /// Makes an outcome of an earlier run one that has just come in.
+    pub fn put_back(&self, outcome: Outcome) -> Ticket {
+        let ticket = Ticket(self.shared.borrow_mut().next_serial());
+        self.look(|inbox| inbox.outcomes.insert(ticket, outcome));
+        ticket
     }
 
     pub fn tell(&self, word: Word) {

@@ -36,6 +36,9 @@ pub enum Record {
         samples_total: u64,
         samples_per_epoch: u64,
         params: u64,
+        /// Which instructions gradients were computed with: their last bits depend on it.
+        #[serde(default)]
+        kernels: String,
         /// Whether all members exchange together; tells checkers how samples are accounted for.
         together: bool,
         /// Whether samples are applied to a center, whose versions then count.
@@ -163,6 +166,16 @@ pub enum Record {
         rounds: u64,
         fingerprint: u64,
     },
+    /// The job goes on from a checkpoint after so many rounds, on average: these samples are applied already.
+    Resumed {
+        round: u64,
+        /// How many updates the center has seen; 0 if there is none.
+        version: u64,
+        spans: Spans,
+        /// The training loss at the job's beginning, and at the checkpoint.
+        loss_first: Option<f64>,
+        loss_last: Option<f64>,
+    },
     /// Records of the frequent kinds were left out from here on, all but one in so many.
     Thinned {
         keeping_one_in: u64,
@@ -244,6 +257,7 @@ impl Record {
             Record::Over => 19,
             Record::Finished { .. } => 20,
             Record::Thinned { .. } => 21,
+            Record::Resumed { .. } => 22,
         }
     }
 }
@@ -281,6 +295,10 @@ impl Hash for Record {
             Record::Finished { who, rounds, fingerprint } => (who, rounds, fingerprint).hash(h),
             Record::Over | Record::StartedOver => {}
             Record::Thinned { keeping_one_in } => keeping_one_in.hash(h),
+            Record::Resumed { round, version, spans, loss_first, loss_last } => {
+                let bits = |loss: &Option<f64>| loss.map(f64::to_bits);
+                (round, version, spans, bits(loss_first), bits(loss_last)).hash(h);
+            }
         }
     }
 }

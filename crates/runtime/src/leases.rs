@@ -28,6 +28,10 @@ impl Leases {
         }
     }
 
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
     pub fn is_done(&self) -> bool {
         !self.restoring && (self.stopped || self.ledger.is_done())
     }

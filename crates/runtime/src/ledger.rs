@@ -32,6 +32,15 @@ impl Ledger {
         self.total
     }
 
+    /// The job has become longer or shorter; no position beyond its end may be done or dealt.
+    pub fn set_total(&mut self, total: u64) {
+        assert!(
+            self.done.gaps(total).len() + self.done.len() == total,
+            "what is done stays in the job"
+        );
+        self.total = total;
+    }
+
     pub fn done(&self) -> &Spans {
         &self.done
     }

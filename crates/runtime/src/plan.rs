@@ -8,6 +8,7 @@ use paceline_learn::{Layout, Optimizer, OptimizerState, Rescale, Schedule, Vecto
 
 use crate::cluster::WorkerId;
 use crate::codec::Codec;
+use crate::snapshot::{Saves, Snapshot};
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -29,6 +30,10 @@ pub struct Plan {
     pub fingerprints: bool,
     /// What a recorded run measured, to be taken in place of this run's clock.
     pub replay: Option<Arc<Replay>>,
+    /// When workers hand in what a later run can begin with; `None`: never.
+    pub saves: Option<Saves>,
+    /// What the job goes on from, in place of its beginning.
+    pub resumed: Option<Arc<Snapshot>>,
 }
 
 /// What a worker put into the exchange of a round: so many samples, computed in such a time.

@@ -41,7 +41,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the center: the initial one in the first view; else the one a leaving server hands over,
+    /// Opens the center: the initial one, or a checkpoint's, in the first view; else the one a leaving server hands over,
     /// or the newest copy that survived a lost one.
     pub(crate) async fn open(
         plan: Arc<Plan>,
@@ -63,6 +63,8 @@ impl Server {
         };
         if server.view.number > 1 {
             server.recover().await?;
+        } else if let Some(center) = server.plan.resumed.as_ref().and_then(|it| it.center.clone()) {
+            server.adopt(center);
         }
         server.publish();
         Ok(server)
@@ -80,10 +82,7 @@ impl Server {
             None => self.newest_copy().await?,
         };
         if let Some(copy) = found {
-            self.center = copy.params;
-            self.optimizer = copy.optimizer;
-            self.version = copy.version;
-            self.done = copy.done;
+            self.adopt(copy);
         }
         let (who, version) = (self.port.worker, self.version);
         self.port.record(Record::Restored { who, version });
@@ -91,6 +90,13 @@ impl Server {
             self.port.tell(Word::Restored { done: (*self.done).clone() });
         }
         Ok(())
+    }
+
+    fn adopt(&mut self, center: Published) {
+        self.center = center.params;
+        self.optimizer = center.optimizer;
+        self.version = center.version;
+        self.done = center.done;
     }
 
     /// What the previous server hands over; `None` if it was lost before it could.

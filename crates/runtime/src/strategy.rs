@@ -56,7 +56,7 @@ pub trait AnyStrategy {
     fn nominal_batch(&self, members: usize) -> f64;
     fn copy(&self) -> Box<dyn AnyStrategy>;
     fn save(&self) -> serde_json::Value;
-    fn load(&mut self, memory: serde_json::Value);
+    fn load(&mut self, memory: serde_json::Value) -> serde_json::Result<()>;
 }
 
 impl<S: Strategy> AnyStrategy for S {
@@ -88,7 +88,8 @@ impl<S: Strategy> AnyStrategy for S {
         serde_json::to_value(self).expect("a strategy is plain data")
     }
 
-    fn load(&mut self, memory: serde_json::Value) {
-        *self = serde_json::from_value(memory).expect("members run the same strategy");
+    fn load(&mut self, memory: serde_json::Value) -> serde_json::Result<()> {
+        *self = serde_json::from_value(memory)?;
+        Ok(())
     }
 }

@@ -13,11 +13,12 @@ use crate::executor::{Inbox, Interrupt, Port, Result, Wanted};
 use crate::journal::{Record, fingerprint};
 use crate::plan::Plan;
 use crate::server::Server;
+use crate::snapshot::{self, Snapshot};
 use crate::strategy::{AnyStrategy, Manner};
 use crate::worker::{Agreed, Worker};
 
 /// A worker's whole life.
-pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) {
+pub async fn train(plan: Arc<Plan>, port: Port, mut strategy: Box<dyn AnyStrategy>) {
     let view = port
         .until(Wanted::View, |inbox| {
             let mine = inbox.views.values().find(|view| view.has(port.worker)).cloned();
@@ -26,6 +27,9 @@ pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) 
         .await;
     let Some(view) = view else { return port.tell(Word::Gone) };
     let mut worker = Worker::new(plan, port, view);
+    if let Some(snapshot) = worker.plan.resumed.clone() {
+        resume(&mut worker, &mut strategy, &snapshot);
+    }
     match strategy.manner() {
         Manner::Together => together(&mut worker, strategy).await,
         Manner::Apart | Manner::Central { .. } => apart(&mut worker, strategy).await,
@@ -64,7 +68,9 @@ async fn together(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
         let must_settle = !settled || lost || heard || (has_ended && changed);
         if must_settle || has_ended {
             if worker.has_sum_under_way() && !lost && settled {
-                attempt(worker, &mut strategy, Step::Finish).await;
+                if attempt(worker, &mut strategy, Step::Finish).await {
+                    hand_in_if_due(worker, strategy.as_ref()).await;
+                }
                 continue;
             }
             if must_settle {
@@ -84,6 +90,9 @@ async fn together(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
             continue;
         }
         settled = attempt(worker, &mut strategy, Step::Round).await;
+        if settled {
+            hand_in_if_due(worker, strategy.as_ref()).await;
+        }
     }
 }
 
@@ -112,6 +121,25 @@ async fn attempt(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, step:
         }
     }
     ended.is_ok()
+}
+
+/// Hands in this worker's portion of a snapshot when it is time to. All members decide alike, so that
+/// all portions are of one moment; if one of them is lost meanwhile, there is no snapshot.
+async fn hand_in_if_due(worker: &mut Worker, strategy: &dyn AnyStrategy) {
+    let Some(saves) = worker.plan.saves else { return };
+    let round = worker.state.round;
+    let is_whole_period = saves.every_rounds.is_some_and(|every| round % every == 0);
+    let has_ended = worker.is_done() && !worker.has_sum_under_way();
+    // Before what is under way is drained: a stopped job goes on as if it had never been.
+    let stops_now = worker.state.agreed.stopped && !worker.stop_heeded;
+    let is_agreed = std::mem::take(&mut worker.save_agreed);
+    if is_whole_period || has_ended || stops_now || is_agreed {
+        worker.wish_heeded = worker.port.look(|inbox| inbox.save_wished);
+        worker.stop_heeded = worker.state.agreed.stopped;
+        let done = worker.state.agreed.ledger.done().clone();
+        let estate = estate(worker, strategy);
+        let _ = worker.hand_in(round, Some(done), estate).await;
+    }
 }
 
 /// The view to enter next. Views are entered one after another, so that all members go the same way;
@@ -186,13 +214,36 @@ async fn adopt_most_advanced(
     }
     let estate = receive_estate(worker, *source).await?;
     let memory: Memory = serde_json::from_slice(&estate.memory).expect("peers send what we read");
-    strategy.load(memory.strategy);
+    strategy.load(memory.strategy).expect("members run the same strategy");
     worker.state.agreed = memory.agreed;
     worker.state.round = estate.round;
     worker.state.version = estate.version;
     worker.state.params = estate.params.clone();
     worker.state.optimizer = estate.optimizer.clone();
     Ok(Some(*source))
+}
+
+/// Begins where the snapshot was taken.
+fn resume(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, snapshot: &Snapshot) {
+    let first = snapshot.portions.values().next().expect("a snapshot has portions");
+    let memory: Memory =
+        serde_json::from_slice(&first.estate.memory).expect("it was checked when it was read");
+    strategy.load(memory.strategy).expect("it was checked when it was read");
+    worker.state.agreed = Agreed { stopped: false, ..memory.agreed };
+    worker.begin_from(snapshot);
+    if strategy.manner() == (Manner::Central { applies: true }) {
+        // Replicas are copies of the center, and the newest is the best.
+        worker.state.params = snapshot.params();
+        worker.state.version = snapshot.version();
+    }
+    // If nothing is left to do, this is what the job is judged by.
+    worker.publish();
+}
+
+/// Says what is wrong with the memory of a snapshot that this strategy is to go on from, if anything.
+pub fn check_memory(memory: &[u8], mut strategy: Box<dyn AnyStrategy>) -> serde_json::Result<()> {
+    let memory: Memory = serde_json::from_slice(memory)?;
+    strategy.load(memory.strategy)
 }
 
 fn estate(worker: &Worker, strategy: &dyn AnyStrategy) -> Estate {
@@ -246,6 +297,11 @@ async fn apart(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
             wait_for_news(worker, known, |view| !view.has(me)).await;
             continue;
         }
+        let wished = worker.port.look(|inbox| inbox.save_wished);
+        if wished > worker.wish_heeded {
+            worker.wish_heeded = wished;
+            hand_in(worker, strategy.as_ref(), wished).await;
+        }
         worker.begin_round(strategy.nominal_batch(worker.view.members.len()), false);
         let ended = strategy.round(worker).await;
         worker.commit();
@@ -253,12 +309,21 @@ async fn apart(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
             if central {
                 worker.send(worker.server(), Letter::Idle);
             }
+            hand_in(worker, strategy.as_ref(), snapshot::LAST).await;
             worker.port.tell(Word::Finished);
             wait_for_news(worker, worker.view.number, |_| true).await;
             worker.out_of_samples = false;
         }
     }
     worker.port.until(Wanted::End, |inbox| (inbox.over || !inbox.serving).then_some(())).await;
+}
+
+/// Between rounds a replica holds just what this worker has said it applied.
+async fn hand_in(worker: &mut Worker, strategy: &dyn AnyStrategy, number: u64) {
+    if worker.plan.saves.is_some() {
+        let estate = estate(worker, strategy);
+        let _ = worker.hand_in(number, None, estate).await;
+    }
 }
 
 /// Waits until a view after `known` is as wanted, the job is over, or this worker is asked to leave.

@@ -2,6 +2,7 @@
 
 mod exchanges;
 mod letters;
+mod portions;
 mod samples;
 
 use std::sync::Arc;
@@ -118,6 +119,12 @@ pub struct Worker {
     pub(crate) heard: u64,
     /// The coordinator has no more samples for asynchronous workers.
     pub(crate) out_of_samples: bool,
+    /// The members agreed to hand in portions of a snapshot after this round.
+    pub(crate) save_agreed: bool,
+    /// The newest snapshot asked for that this worker has handed in its portion of.
+    pub(crate) wish_heeded: u64,
+    /// The wish to stop has been answered with a portion of a snapshot.
+    pub(crate) stop_heeded: bool,
     /// Samples of the job applied when the round began, as all members know, or as the lease said.
     clock: u64,
     /// What one step of all members stands for, and how many steps this round has dealt.
@@ -163,6 +170,9 @@ impl Worker {
             state,
             heard: 0,
             out_of_samples: false,
+            save_agreed: false,
+            wish_heeded: 0,
+            stop_heeded: false,
             clock: 0,
             nominal_batch: 0.0,
             deals: 0,
@@ -310,6 +320,7 @@ impl Worker {
     pub(crate) fn enter_view(&mut self, view: Arc<View>) {
         self.view = view;
         self.exchanges = 0;
+        self.save_agreed = false;
         if let Some(summing) = self.state.summing.take()
             && summing.samples > 0
         {

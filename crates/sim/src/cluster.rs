@@ -228,6 +228,7 @@ impl SimCluster {
                 }
                 Event::Leased { to, .. }
                 | Event::StopWished { to }
+                | Event::SaveWished { to, .. }
                 | Event::Again { to }
                 | Event::Over { to } => *to,
                 _ => {
@@ -323,6 +324,7 @@ impl SimCluster {
                 let (Event::ViewChanged { to, .. }
                 | Event::Leased { to, .. }
                 | Event::StopWished { to }
+                | Event::SaveWished { to, .. }
                 | Event::Again { to }
                 | Event::Over { to }) = &event
                 else {
@@ -483,6 +485,8 @@ impl Cluster for SimCluster {
                 let asked = self.wires.signal(self.now, by, from);
                 self.at(asked, Soon::Asked { by, from, shelf, ticket });
             }
+            // What happens here can be had again from the seed.
+            Action::Save(_) => {}
             Action::Tell(word) => {
                 if word == Word::Gone {
                     self.alive.remove(&by);

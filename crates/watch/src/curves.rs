@@ -137,6 +137,7 @@ mod tests {
             samples_total: 1000,
             samples_per_epoch: 200,
             params: 3,
+            kernels: String::new(),
             together,
             central: false,
         };

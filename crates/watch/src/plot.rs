@@ -199,6 +199,7 @@ mod tests {
             samples_total: 600,
             samples_per_epoch: 100,
             params: 3,
+            kernels: String::new(),
             together: true,
             central: false,
         };

@@ -54,6 +54,7 @@ pub fn began(together: bool) -> Record {
         samples_total: 1000,
         samples_per_epoch: 100,
         params: 3,
+        kernels: String::new(),
         together,
         central: false,
     }

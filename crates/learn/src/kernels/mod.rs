@@ -47,6 +47,8 @@ mod pack;
 pub mod rows;
 mod simd;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 

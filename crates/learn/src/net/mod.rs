@@ -136,6 +136,10 @@ impl Model for Net {
         self.buffers
     }
 
+    fn kernels(&self) -> &'static str {
+        self.path.name()
+    }
+
     fn micro_batch_max(&self) -> usize {
         // Weights are packed once for a micro-batch, so it spans some passes.
         if self.nodes.iter().any(|node| node.layer.mixes_samples()) { self.pass } else { 64 }

@@ -43,7 +43,7 @@ impl Worker {
             let recorded = replay.entries.get(&(self.id, self.state.round));
             return recorded.is_some_and(|(samples, _)| self.state.samples < *samples);
         }
-        !self.port.look(|inbox| inbox.has_outcome(summing.ticket))
+        !self.port.look(|inbox| inbox.known_outcome(summing.ticket).is_some())
     }
 
     /// Waits for the sum under way; `None` if there is none.
@@ -159,12 +159,15 @@ impl Worker {
         {
             compute = *recorded;
         }
-        let (view, stop) = self
-            .port
-            .look(|inbox| (inbox.view.as_ref().map_or(0, |view| view.number), inbox.stop_wished));
+        let (view, stop, wished) = self.port.look(|inbox| {
+            let newest = inbox.view.as_ref().map_or(0, |view| view.number);
+            (newest, inbox.stop_wished, inbox.save_wished)
+        });
+        // One voice is enough; several, heard at different times, would ask twice.
+        let save = wished > self.wish_heeded && self.rank() == 0;
         let loss_sum = std::mem::take(&mut self.state.loss_sum);
         self.state.samples = 0;
-        let tail = Tail { view, samples, loss_sum, version, compute, number, stop };
+        let tail = Tail { view, samples, loss_sum, version, compute, number, stop, save };
         let entry = Entry::Sum { payload, tail };
         let bytes = self.bytes_of(&entry);
         let exchange = self.next_exchange();
@@ -199,6 +202,7 @@ impl Worker {
         };
         self.heard = self.heard.max(sum.newest_view);
         self.state.agreed.stopped |= sum.stop;
+        self.save_agreed |= sum.save;
         Ok(sum)
     }
 

@@ -12,6 +12,8 @@ pub struct LedgerCheck {
     manner: Manner,
     /// Together: what is in each worker's replica. Apart: what each worker applied.
     by_worker: BTreeMap<WorkerId, Account>,
+    /// What every replica held when the run began, if it goes on from a checkpoint.
+    before: Account,
     /// Central: what was applied to the center, by its version.
     center: Vec<(u64, Spans)>,
     members: Vec<WorkerId>,
@@ -62,11 +64,15 @@ impl Reader for LedgerCheck {
                     _ => Manner::Apart,
                 };
             }
+            Record::Resumed { version, spans, .. } => {
+                self.before.apply(spans);
+                self.center = vec![(*version, spans.clone())];
+            }
             Record::Applied { who, version, spans, .. } => self.apply(*who, *version, spans),
             Record::Settled { who, adopted: Some(source), .. }
                 if self.manner == Manner::Together =>
             {
-                let estate = self.by_worker.get(source).cloned().unwrap_or_default();
+                let estate = self.account_of(source);
                 self.by_worker.insert(*who, estate);
             }
             Record::Freed { who, spans } => {
@@ -84,8 +90,7 @@ impl Reader for LedgerCheck {
             }
             Record::View { members, .. } => self.members.clone_from(members),
             Record::Over if self.manner == Manner::Together => {
-                let held = |who: &WorkerId| self.by_worker.get(who).cloned().unwrap_or_default();
-                self.at_end = self.members.iter().map(held).collect();
+                self.at_end = self.members.iter().map(|who| self.account_of(who)).collect();
             }
             _ => {}
         }
@@ -93,16 +98,23 @@ impl Reader for LedgerCheck {
 }
 
 impl LedgerCheck {
-    /// What was applied so far is in no living replica.
+    /// Together: what is in a worker's replica.
+    fn account_of(&self, who: &WorkerId) -> Account {
+        self.by_worker.get(who).unwrap_or(&self.before).clone()
+    }
+
+    /// What was applied so far is in no living replica, but for what the run began with.
     fn start_over(&mut self) {
         let by_worker = self.by_worker.values().map(|account| account.spans.len());
+        let center = self.center.iter().map(|(_, spans)| spans.len());
+        let before = self.before.spans.len();
         self.wasted += match self.manner {
-            Manner::Together => by_worker.max().unwrap_or(0),
+            Manner::Together => by_worker.max().unwrap_or(before) - before,
             Manner::Apart => by_worker.sum(),
-            Manner::Central => self.center.iter().map(|(_, spans)| spans.len()).sum(),
+            Manner::Central => center.sum::<u64>() - before,
         };
         self.by_worker.clear();
-        self.center.clear();
+        self.center.truncate(usize::from(before > 0));
     }
 
     fn apply(&mut self, who: WorkerId, version: u64, spans: &Spans) {
@@ -112,9 +124,11 @@ impl LedgerCheck {
         }
         match self.manner {
             Manner::Central => self.center.push((version, spans.clone())),
-            Manner::Together | Manner::Apart => {
-                self.by_worker.entry(who).or_default().apply(spans);
+            Manner::Together => {
+                let before = &self.before;
+                self.by_worker.entry(who).or_insert_with(|| before.clone()).apply(spans);
             }
+            Manner::Apart => self.by_worker.entry(who).or_default().apply(spans),
         }
     }
 
@@ -131,11 +145,11 @@ impl LedgerCheck {
                 let worst = self.at_end.iter().min_by_key(|account| account.spans.len());
                 // A run that was given up has no end: the most advanced tells how far it came.
                 let farthest = || self.by_worker.values().max_by_key(|account| account.spans.len());
-                worst.or_else(farthest).cloned().unwrap_or_default()
+                worst.or_else(farthest).unwrap_or(&self.before).clone()
             }
             Manner::Apart => {
                 let repeated = self.by_worker.values().map(|account| account.repeated).sum();
-                let accounts = self.by_worker.values();
+                let accounts = self.by_worker.values().chain([&self.before]);
                 let mut intervals: Vec<(u64, u64)> =
                     accounts.flat_map(|account| account.spans.intervals()).copied().collect();
                 // In order, for each then goes to the end of what is there already.
@@ -155,6 +169,44 @@ impl LedgerCheck {
             done: account.spans.len(),
             lost: account.spans.gaps(owed).len(),
             repeated: account.repeated,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_was_applied_before_a_checkpoint_counts_and_may_not_be_applied_again() {
+        for (together, central) in [(true, false), (false, false), (false, true)] {
+            let mut check = LedgerCheck::default();
+            let mut read = |record| check.read(&Line { at: Duration::ZERO, record });
+            read(Record::Began {
+                version: 1,
+                strategy: String::new(),
+                seed: 1,
+                samples_total: 10,
+                samples_per_epoch: 10,
+                params: 1,
+                kernels: String::new(),
+                together,
+                central,
+            });
+            let (loss_first, loss_last) = (None, None);
+            let spans = Spans::one(0, 4);
+            read(Record::Resumed { round: 1, version: 1, spans, loss_first, loss_last });
+            read(Record::Applied {
+                who: WorkerId(0),
+                version: 2,
+                spans: Spans::one(2, 8),
+                loss_sum: 1.0,
+                staleness: 0,
+                rate: 0.1,
+            });
+            assert_eq!(check.tally(false), Tally { done: 8, lost: 2, repeated: 2 });
         }
     }
 }

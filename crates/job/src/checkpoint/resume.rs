@@ -1,0 +1,151 @@
+//! Rebuilds a job from its checkpoint, ready to go on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use paceline_learn::Vector;
+use paceline_runtime::{Snapshot, train};
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+use super::files::{self, PARAMS, STATE};
+use super::{Manifest, folder};
+use crate::job::{Job, Prepared};
+use crate::recipes::Recipe;
+use crate::task::Task;
+
+/// A checkpoint that was found whole.
+pub struct Checkpoint {
+    pub manifest: Manifest,
+    pub path: PathBuf,
+    /// What is wrong with newer ones.
+    pub passed_over: Vec<String>,
+    snapshot: Snapshot,
+}
+
+/// What may be another way when a job goes on; all else makes what was learned what it is.
+const CHANGEABLE: [&str; 7] = [
+    "epochs",
+    "learning_rate",
+    "target_loss",
+    "target_accuracy",
+    "checkpoints",
+    // Another machine may keep its data elsewhere and have other instructions.
+    "data_dir",
+    "kernels",
+];
+
+impl Checkpoint {
+    /// The newest whole checkpoint in `dir`, or `dir` itself if it is one.
+    pub fn load(dir: impl AsRef<Path>) -> Result<Checkpoint, String> {
+        let read = |path: &Path| {
+            let manifest = files::read_manifest(path)?;
+            let snapshot = read_snapshot(path, &manifest)?;
+            Ok((path.to_owned(), manifest, snapshot))
+        };
+        let ((path, manifest, snapshot), passed_over) = folder::newest_whole(dir.as_ref(), read)?;
+        Ok(Checkpoint { manifest, path, passed_over, snapshot })
+    }
+
+    /// The folder of checkpoints that it lies in; `None` if it was taken out and stands alone.
+    pub fn folder(&self) -> Option<&Path> {
+        let parent = self.path.parent()?;
+        let is_listed = folder::round_of(&self.path).is_some();
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        is_listed.then_some(parent)
+    }
+
+    /// Goes on with `job`, which is the manifest's but for what may change, on so many workers.
+    pub fn prepare(
+        self,
+        job: &Job,
+        workers: u32,
+        recipes: &[Recipe],
+        own: Option<Task>,
+    ) -> Result<Prepared, String> {
+        let Checkpoint { manifest, snapshot, .. } = self;
+        refuse_change(&manifest.job, job)?;
+        if workers == 0 {
+            return Err("workers = 0: a job needs at least one worker".into());
+        }
+        // Batches and rates are those of the job's first view, whoever goes on with it.
+        let mut prepared = job.check(recipes, manifest.workers_first, own)?;
+        prepared.workers = workers;
+        check(&manifest, &snapshot, &prepared)?;
+        prepared.plan.resumed = Some(Arc::new(snapshot));
+        Ok(prepared)
+    }
+}
+
+fn refuse_change(before: &Job, now: &Job) -> Result<(), String> {
+    let fields = |job: &Job| serde_json::to_value(job).map_err(|error| error.to_string());
+    let (before, now) = (fields(before)?, fields(now)?);
+    let Value::Object(now) = now else { return Ok(()) };
+    let changed = now.iter().find(|(name, value)| {
+        !CHANGEABLE.contains(&name.as_str()) && before.get(name.as_str()) != Some(value)
+    });
+    match changed {
+        None => Ok(()),
+        Some((name, value)) => {
+            let was = before.get(name).unwrap_or(&Value::Null);
+            Err(format!(
+                "the checkpoint is of a job with {name} = {was}, which cannot become {value} on the way: leave it as it was, or start anew"
+            ))
+        }
+    }
+}
+
+fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Result<(), String> {
+    let (plan, size) = (&prepared.plan, prepared.task.model.size());
+    let (has, wants) = (manifest.params, plan.initial.len());
+    let other = |what: String| {
+        let Job { model, data, .. } = &manifest.job;
+        format!(
+            "the checkpoint does not fit {model} on {data}: {what}; was it made by another version of the program?"
+        )
+    };
+    if has != wants as u64 || plan.samples_per_epoch != manifest.samples_per_epoch {
+        return Err(other(format!(
+            "it has {has} parameters and {} samples per epoch, and should have {wants} and {}",
+            manifest.samples_per_epoch, plan.samples_per_epoch
+        )));
+    }
+    let fits = |vector: &Vector| vector.len() == wants || vector.len() == size;
+    let portions = || snapshot.portions.values();
+    let replicas = portions().map(|portion| &portion.estate.params);
+    let centers = snapshot.center.iter().map(|center| &center.params);
+    let optimizers = portions().map(|portion| &portion.estate.optimizer);
+    let optimizers = optimizers.chain(snapshot.center.iter().map(|center| &center.optimizer));
+    let sums =
+        portions().filter_map(|portion| Some(&portion.own.summed.as_ref()?.sum.gradient.sum));
+    let residuals = portions().map(|portion| &*portion.own.residual);
+    if !replicas.chain(centers).all(|vector| vector.len() == wants)
+        || !optimizers.flat_map(|state| &state.slots).all(|slot| slot.len() == size)
+        || !sums.chain(residuals).all(|vector| vector.is_empty() || fits(vector))
+    {
+        return Err(other("a vector has another length".into()));
+    }
+    let end = manifest.done.intervals().last().map_or(0, |(_, end)| *end);
+    if end > plan.samples_total {
+        let epochs = end as f64 / plan.samples_per_epoch as f64;
+        return Err(format!("{epochs:.2} epochs are done already: give at least so many epochs"));
+    }
+    let memory = portions().next().map_or(&[][..], |portion| &portion.estate.memory);
+    train::check_memory(memory, prepared.strategy())
+        .map_err(|error| other(format!("its memory is another ({error})")))
+}
+
+fn read_snapshot(dir: &Path, manifest: &Manifest) -> Result<Snapshot, String> {
+    let params = Arc::new(files::read_params(dir, manifest)?);
+    let bytes = files::read_sealed(dir, STATE, manifest)?;
+    let says = |what: String| format!("{}: {what}", dir.join(STATE).display());
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| says(error.to_string()))?;
+    let find = |name: &str| match name {
+        "" => Ok(Arc::default()),
+        PARAMS => Ok(params.clone()),
+        name => files::vector(&tensors, name).map(Arc::new),
+    };
+    let snapshot = manifest.state.join(&find).map_err(says)?;
+    let losses = (manifest.loss_first, manifest.loss_last);
+    Ok(Snapshot { done: manifest.done.clone(), losses, ..snapshot })
+}

@@ -1,0 +1,196 @@
+//! The real program: killed, interrupted, asked to save, asked for nonsense.
+
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use paceline::Dice;
+
+use super::*;
+
+fn paceline(arguments: &str, dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+    command.args(arguments.split_whitespace()).current_dir(dir);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn call(arguments: &str, dir: &Path) -> (i32, String, String) {
+    ended(paceline(arguments, dir).output().expect("the program starts"))
+}
+
+fn ended(output: Output) -> (i32, String, String) {
+    let text = |bytes| String::from_utf8(bytes).expect("words are UTF-8");
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+fn signal(child: &Child, name: &str) {
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args([format!("-{name}"), id]).status();
+    assert!(sent.expect("there is a kill").success());
+}
+
+fn wait_for_checkpoint(dir: &Path) {
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(20) {
+        if !visible(dir).is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("no checkpoint came");
+}
+
+fn assert_finished(call: (i32, String, String)) {
+    let (code, stdout, stderr) = call;
+    assert_eq!(code, 0, "{stderr}");
+    let outcome: serde_json::Value = serde_json::from_str(&stdout).expect("stdout is JSON");
+    let ledger = &outcome["ledger"];
+    assert_eq!((ledger["lost"].as_u64(), ledger["repeated"].as_u64()), (Some(0), Some(0)));
+    assert_eq!(ledger["done"], outcome["samples"]);
+    assert_eq!(outcome["epochs"], 16.0);
+}
+
+/// Rounds take some milliseconds and so does writing a checkpoint, which goes on all the time.
+const SAVING: &str = "--epochs 16 --speeds 1,1,1 --json --checkpoint-rounds 1 --keep 2";
+
+#[test]
+fn whenever_the_program_is_killed_it_goes_on_and_ends_with_the_same_bits() {
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        now.map_or(0, |now| now.subsec_nanos().into())
+    });
+    println!("SEED={seed} cargo test --test resume whenever_the_program");
+    for strategy in ["pipe", "qsgd"] {
+        let dir = room(&format!("kill-{strategy}"));
+        let uninterrupted = format!("train --strategy {strategy} {SAVING} --checkpoints whole");
+        assert_finished(call(&uninterrupted, &dir));
+        let (_, whole) = load_params(dir.join("whole")).expect("the end was saved");
+
+        let (mut kills, mut while_writing, mut round) = (0, 0, 0);
+        let mut dice = Dice::keyed(&[seed, kills]);
+        loop {
+            let saved = dir.join("saved");
+            let begun = saved.exists() && Checkpoint::load(&saved).is_ok();
+            let arguments = match begun {
+                true => "train --resume saved --json".to_owned(),
+                false => format!("train --strategy {strategy} {SAVING} --checkpoints saved"),
+            };
+            let mut child = paceline(&arguments, &dir).spawn().expect("the program starts");
+            if kills < 8 {
+                std::thread::sleep(Duration::from_millis(20 + dice.below(180)));
+                child.kill().expect("SIGKILL is never refused");
+            }
+            let output = child.wait_with_output().expect("it has ended");
+            if output.status.success() {
+                assert_finished(ended(output));
+                break;
+            }
+            assert_eq!(output.status.code(), None, "{:?}", ended(output));
+            kills += 1;
+            let entries = fs::read_dir(&saved).into_iter().flatten().flatten();
+            let names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+            while_writing +=
+                u64::from(names.iter().any(|name| name.to_string_lossy().starts_with(".tmp-")));
+            if names.iter().any(|name| name.to_string_lossy().starts_with("round-")) {
+                let found = Checkpoint::load(&saved).expect("what is visible is whole");
+                assert!(found.passed_over.is_empty(), "{:?}", found.passed_over);
+                assert!(found.manifest.round >= round, "nothing that was saved is lost");
+                round = found.manifest.round;
+            }
+        }
+        println!("{strategy}: {kills} kills, {while_writing} while a checkpoint was written");
+        let (manifest, params) = load_params(dir.join("saved")).expect("the end was saved");
+        assert_eq!(manifest.samples, manifest.samples_total);
+        assert_eq!(fingerprint(&params), fingerprint(&whole), "{strategy}, {kills} kills");
+        assert!(kills > 0);
+    }
+}
+
+#[test]
+fn ctrl_c_saves_and_says_how_to_go_on() {
+    let dir = room("ctrl-c");
+    let long = "train --strategy adpsgd --epochs 16 --speeds 1,1,1 --json --checkpoints";
+    assert_finished(call(&format!("{long} whole"), &dir));
+    let child = paceline(&format!("{long} saved --checkpoint-rounds 1"), &dir).spawn();
+    let child = child.expect("the program starts");
+    wait_for_checkpoint(&dir.join("saved"));
+
+    signal(&child, "INT");
+    let (code, stdout, stderr) = ended(child.wait_with_output().expect("it ends"));
+
+    assert_eq!(code, 0, "{stderr}");
+    let outcome: serde_json::Value = serde_json::from_str(&stdout).expect("stdout is JSON");
+    let (manifest, _) = load_params(dir.join("saved")).expect("it was saved");
+    assert_eq!(outcome["samples"], manifest.samples, "the last round is in the checkpoint");
+    assert!(stderr.ends_with("go on with: paceline train --resume saved\n"), "{stderr}");
+    assert_finished(call("train --resume saved --json", &dir));
+    let params = |name: &str| load_params(dir.join(name)).expect("the end was saved").1;
+    assert_eq!(fingerprint(&params("whole")), fingerprint(&params("saved")));
+}
+
+#[test]
+fn sigusr1_saves_at_once_and_training_goes_on() {
+    for strategy in ["ssgd", "gossip-pull", "async"] {
+        let dir = room(&format!("usr1-{strategy}"));
+        let arguments = format!(
+            "train --strategy {strategy} --epochs 16 --speeds 1,1 --json --checkpoints saved --journal told"
+        );
+        let child = paceline(&arguments, &dir).spawn().expect("the program starts");
+        // The journal is opened after the program has begun to listen.
+        while !dir.join("told").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(visible(&dir.join("saved")).is_empty());
+
+        signal(&child, "USR1");
+
+        wait_for_checkpoint(&dir.join("saved"));
+        assert_finished(ended(child.wait_with_output().expect("it ends")));
+    }
+}
+
+#[test]
+fn what_cannot_change_is_refused_in_a_sentence() {
+    let dir = room("refused");
+    for name in ["saved", "others"] {
+        let arguments = format!("train --epochs 1 --checkpoints {name} --batch 8");
+        assert_eq!(call(&arguments, &dir).0, 0);
+    }
+    let cannot = |field: &str, was: &str, now: &str| {
+        format!(
+            "the checkpoint is of a job with {field} = {was}, which cannot become {now} on the way: leave it as it was, or start anew"
+        )
+    };
+    let calls = [
+        ("--resume saved --seed 9", 2, cannot("seed", "1", "9")),
+        ("--resume saved --model softmax", 2, cannot("model", "\"mlp\"", "\"softmax\"")),
+        ("--resume saved --data blobs", 2, cannot("data", "\"digits\"", "\"blobs\"")),
+        ("--resume saved --strategy abs", 2, cannot("strategy", "\"dbs\"", "\"abs\"")),
+        ("--resume saved --batch 4", 2, cannot("batch", "8", "4")),
+        ("--resume saved --epochs 0.5", 2, "1.00 epochs are done already: give at least so many epochs".into()),
+        ("--resume nowhere", 1, "cannot read nowhere: No such file or directory (os error 2)".into()),
+        ("--checkpoints saved", 2, "saved holds checkpoints of another run: go on with it by --resume saved, or name another folder".into()),
+        ("--resume saved --checkpoints others", 2, "others holds checkpoints of another run: go on with it by --resume others, or name another folder".into()),
+        ("--keep 2", 2, "where should checkpoints go? name a folder with --checkpoints DIR".into()),
+        ("--checkpoints x --checkpoint-minutes 0", 2, "checkpoints every 0 minutes: give a number above zero, below a million".into()),
+    ];
+    for (arguments, code, sentence) in calls {
+        let call = call(&format!("train {arguments}"), &dir);
+        assert_eq!(call, (code, String::new(), format!("error: {sentence}\n")), "{arguments}");
+    }
+    let call = call("train --resume saved --seed 1 --epochs 2 --workers 3 --json", &dir);
+    assert_eq!((call.0, call.2.as_str()), (0, ""), "what is as it was is no change");
+}
+
+#[test]
+fn a_job_file_may_ask_for_checkpoints() {
+    let dir = room("job-file");
+    let text = "epochs = 1\n[checkpoints]\nfolder = \"saved\"\nrounds = 5\nkeep = 2\n";
+    fs::write(dir.join("job.toml"), text).expect("it can be written");
+
+    assert_eq!(call("train --job job.toml", &dir).0, 0);
+
+    assert!(load_params(dir.join("saved")).is_ok());
+    assert!(visible(&dir.join("saved")).len() <= 2);
+}
