@@ -32,12 +32,14 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn a_gradient_allocates_nothing_after_the_first() {
     let image = Extent { height: 8, width: 8, channels: 3 };
+    let text = Net::new(Extent::row(192)).embed(10, 8).transformer(1, 2, 0.1).next_token(10);
     let nets = [
         ("mlp", net::mlp(192, &[40, 20], 10)),
         ("cnn", net::cnn(image, 10)),
         ("resnet8", net::resnet(Net::new(image), 1, 10)),
         ("resnet8-bn", net::resnet(Net::new(image).with_batch_norm(), 1, 10)),
         ("dropout", Net::new(image).conv(4, 3).relu().dropout(0.5).classes(10)),
+        ("transformer", text),
     ];
     for (name, net) in nets {
         let mut dice = Dice::keyed(&[1]);

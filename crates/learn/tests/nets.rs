@@ -1,7 +1,9 @@
 //! Every layer's gradient is the slope of its loss, on every path that this processor has.
 
 use paceline_learn::net::{self, Builder};
-use paceline_learn::{Batch, Dice, Extent, Gradient, Model, Net, Path, Scratch};
+use paceline_learn::{
+    Batch, Dice, Extent, Gradient, Model, Net, Optimizer, OptimizerState, Path, Rule, Scratch,
+};
 
 fn image(height: usize, width: usize, channels: usize) -> Extent {
     Extent { height, width, channels }
@@ -34,7 +36,43 @@ fn networks() -> Vec<(&'static str, Net)> {
         ("residual, plain", wide().conv(4, 3).residual(|b| b.conv(4, 3).relu()).classes(3)),
         ("residual, strided", residual(wide()).classes(3)),
         ("residual, batch norm", residual(wide().with_batch_norm()).classes(3)),
+        ("text: embed", text(5).embed(TOKENS, 20).next_token(TOKENS)),
+        ("text: layer norm", text(5).embed(TOKENS, 20).layer_norm().next_token(TOKENS)),
+        ("text: gelu", text(5).embed(TOKENS, 6).conv(20, 1).gelu().next_token(TOKENS)),
+        ("text: attention", attention(5, 6, 2).next_token(TOKENS)),
+        ("text: attention, one place", attention(1, 6, 2).next_token(TOKENS)),
+        ("text: attention, many places", attention(37, 18, 1).next_token(TOKENS)),
+        ("text: attention, wide heads", attention(33, 40, 1).next_token(TOKENS)),
+        ("text: in frames", in_frames(text(5)).next_token(TOKENS)),
+        ("text: added to", added_to(text(5)).next_token(TOKENS)),
+        ("text: transformer", text(7).embed(TOKENS, 8).transformer(2, 2, 0.0).next_token(TOKENS)),
+        ("text: dropout", text(7).embed(TOKENS, 8).transformer(1, 2, 0.2).next_token(TOKENS)),
     ]
+}
+
+const TOKENS: usize = 5;
+
+fn text(context: usize) -> Builder {
+    Net::new(Extent::row(context + 1))
+}
+
+fn attention(context: usize, channels: usize, heads: usize) -> Builder {
+    text(context).embed(TOKENS, 4).conv(3 * channels, 1).attention(heads)
+}
+
+/// Windows of three places put frames of zeros around what the layers of text read and write.
+fn in_frames(text: Builder) -> Builder {
+    let inputs = text.embed(TOKENS, 4).conv(12, 3).attention(2).conv(6, 3);
+    inputs.layer_norm().conv(6, 3).gelu().conv(4, 3)
+}
+
+/// Layers that are not the only readers of their inputs.
+fn added_to(text: Builder) -> Builder {
+    text.embed(TOKENS, 4)
+        .conv(12, 1)
+        .residual(|b| b.attention(2).conv(12, 1))
+        .residual(|b| b.gelu().conv(12, 1))
+        .residual(|b| b.layer_norm().conv(12, 1))
 }
 
 fn residual(inputs: Builder) -> Builder {
@@ -49,13 +87,20 @@ fn residual(inputs: Builder) -> Builder {
         .global_pool()
 }
 
-fn batch(features: usize, samples: usize) -> Batch {
+const SAMPLES: usize = 5;
+
+fn batch(name: &str) -> Batch {
+    let features = features(name);
     let mut dice = Dice::keyed(&[features as u64]);
+    let mut input = || match name.starts_with("text") {
+        true => dice.below(TOKENS as u64) as f32,
+        false => dice.normal() as f32,
+    };
     Batch {
         features,
-        inputs: (0..features * samples).map(|_| dice.normal() as f32).collect(),
-        labels: (0..samples).map(|_| dice.below(3) as u32).collect(),
-        keys: (0..samples as u64).collect(),
+        inputs: (0..features * SAMPLES).map(|_| input()).collect(),
+        labels: (0..SAMPLES).map(|_| dice.below(3) as u32).collect(),
+        keys: (0..SAMPLES as u64).collect(),
     }
 }
 
@@ -63,6 +108,11 @@ fn features(name: &str) -> usize {
     match name {
         "softmax" => 7,
         "mlp" => 6,
+        "text: attention, one place" => 2,
+        "text: attention, many places" => 38,
+        "text: attention, wide heads" => 34,
+        "text: transformer" | "text: dropout" => 8,
+        name if name.starts_with("text") => 6,
         name if name.starts_with("residual") => 32,
         _ => 90,
     }
@@ -85,7 +135,7 @@ fn gradient(net: &Net, params: &[f32], batch: &Batch) -> Gradient {
 #[test]
 fn every_gradient_is_the_slope_of_its_loss() {
     for (name, net) in networks() {
-        let batch = batch(features(name), 5);
+        let batch = batch(name);
         // A prime step meets every channel and window pixel.
         let step = if net.params() > 500 { 7 } else { 1 };
         let mut doubtful: Vec<usize> = (0..net.params()).step_by(step).collect();
@@ -123,7 +173,7 @@ fn all_paths_agree_and_the_fused_ones_bit_by_bit() {
         let of = |path: Path| {
             let (name, net) = networks().swap_remove(at);
             let net = net.on(path);
-            (name, gradient(&net, &somewhere(&net, 1), &batch(features(name), 5)))
+            (name, gradient(&net, &somewhere(&net, 1), &batch(name)))
         };
         let (name, portable) = of(Path::Portable);
         let scale = portable.sum.iter().fold(0f32, |most, x| most.max(x.abs()));
@@ -141,6 +191,71 @@ fn all_paths_agree_and_the_fused_ones_bit_by_bit() {
     }
 }
 
+fn charlm_of_two_layers(context: usize) -> Net {
+    text(context).embed(TOKENS, 16).transformer(2, 2, 0.0).next_token(TOKENS)
+}
+
+fn tokens(context: usize, samples: usize, token: impl Fn(usize) -> usize) -> Batch {
+    let features = context + 1;
+    Batch {
+        features,
+        inputs: (0..features * samples).map(|i| token(i) as f32).collect(),
+        labels: vec![0; samples],
+        keys: (0..samples as u64).collect(),
+    }
+}
+
+#[test]
+fn a_later_token_changes_no_earlier_logit() {
+    let context = 40;
+    let net = charlm_of_two_layers(context);
+    let params = somewhere(&net, 1);
+    let before = tokens(context, 1, |i| i * i % TOKENS);
+    let outputs = |batch: &Batch| net.outputs(&params, batch, &mut Scratch::default());
+
+    for place in [1, 17, 32, 39] {
+        let mut after = before.clone();
+        after.inputs[place] = (before.inputs[place] + 1.0) % TOKENS as f32;
+
+        let (before, after) = (outputs(&before), outputs(&after));
+
+        assert_eq!(before[..place * TOKENS], after[..place * TOKENS]);
+        assert_ne!(before[place * TOKENS..], after[place * TOKENS..]);
+    }
+}
+
+#[test]
+fn a_transformer_starts_without_a_guess_and_learns_a_period() {
+    let context = 16;
+    let net = charlm_of_two_layers(context);
+    let batch = tokens(context, 8, |i| [0, 3, 1, 1, 4, 2, 0][i % 7]);
+    let rule = Rule::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.0 };
+    let optimizer = Optimizer { rule, clip_norm: None };
+    let (mut params, mut state) = (net.initial(1), OptimizerState::default());
+    let untrained = net.evaluate(&params, &batch, &mut Scratch::default());
+
+    for _ in 0..60 {
+        let gradient = gradient(&net, &params, &batch);
+        optimizer.descend(&mut params, &mut state, &gradient, 0.01, &net.layout());
+    }
+
+    let trained = net.evaluate(&params, &batch, &mut Scratch::default());
+    assert!((untrained.loss() - (TOKENS as f64).ln()).abs() < 0.1, "{untrained:?}");
+    assert!(trained.loss() < 0.4 && trained.accuracy() > 0.9, "{trained:?}");
+}
+
+#[test]
+fn what_is_no_token_is_taken_as_the_nearest() {
+    let net = charlm_of_two_layers(4);
+    let params = net.initial(1);
+    let mut wrong = tokens(4, 1, |_| 0);
+    wrong.inputs = vec![-3.0, f32::NAN, 1e30, f32::INFINITY, TOKENS as f32];
+    let mut right = wrong.clone();
+    right.inputs = [0, 0, TOKENS - 1, TOKENS - 1, TOKENS - 1].map(|token| token as f32).to_vec();
+
+    assert_eq!(gradient(&net, &params, &wrong), gradient(&net, &params, &right));
+}
+
 /// As docs/models.md says.
 #[test]
 fn named_networks_are_as_large_as_they_should_be() {
@@ -153,9 +268,10 @@ fn named_networks_are_as_large_as_they_should_be() {
         net::resnet(Net::new(cifar), 1, 10),
         net::resnet(Net::new(cifar), 3, 10),
         net::resnet18(Net::new(cifar), 10),
+        net::charlm(64, 70),
     ]
     .map(|net| net.params());
 
-    assert_eq!(sizes, [650, 2_410, 235_146, 206_922, 78_042, 272_474, 11_173_962]);
+    assert_eq!(sizes, [650, 2_410, 235_146, 206_922, 78_042, 272_474, 11_173_962, 819_526]);
     assert_eq!(net::resnet(Net::new(cifar).with_batch_norm(), 3, 10).buffers(), 1_568);
 }

@@ -43,6 +43,8 @@ macro_rules! on_every_path {
 
 pub mod loops;
 mod outer;
+mod pack;
+pub mod rows;
 mod simd;
 mod sweep;
 #[cfg(test)]

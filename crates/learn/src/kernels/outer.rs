@@ -22,6 +22,11 @@ pub struct Outer<'a> {
 /// Inputs and deltas that stay in the first cache while tiles go by, in floats.
 const RESIDENT: usize = 6 * 1024;
 
+/// The same for windows of one row, which read a strip once for each panel of outputs: longer strips from
+/// the second cache pay, for weights are fetched once per strip.
+const RESIDENT_PLAIN: usize = 32 * 1024;
+const PANEL: usize = 32;
+
 /// `weights` is [tap][run][output].
 ///
 /// # Safety
@@ -38,8 +43,12 @@ pub unsafe fn outer<S: Simd>(task: &Outer<'_>, weights: &mut [f32]) {
     assert!(last(&task.delta_lay) + task.outputs <= task.deltas.len(), "deltas are there");
     assert_eq!(weights.len(), task.taps.len() * task.run * task.outputs, "a gradient per weight");
     // A strip of rows, or a piece of one, at a time.
-    let per_place = task.input_lay.column.max(1) + task.outputs;
-    let strip = (RESIDENT / per_place).max(16);
+    let inputs = task.input_lay.column.max(1);
+    let strip = match task.taps.len() {
+        1 => RESIDENT_PLAIN / (inputs + task.outputs.min(PANEL)),
+        _ => RESIDENT / (inputs + task.outputs),
+    };
+    let strip = strip.max(16);
     let rows_at_once = (strip / columns).clamp(1, rows);
     let columns_at_once = if rows_at_once > 1 { columns } else { strip.min(columns) };
     for image in 0..images {

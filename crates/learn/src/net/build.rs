@@ -181,9 +181,11 @@ impl Builder {
         flat.push(Conv { zero: true, ..conv }).finish(Head::Label, classes)
     }
 
-    /// Ends in one logit per token at every place, for the token that comes next.
+    /// Ends in one logit per token at every place, for the token that comes next: all about equal at the
+    /// start.
     pub fn next_token(self, tokens: usize) -> Net {
-        self.conv(tokens, 1).finish(Head::Next, tokens)
+        let conv = Conv::new(self.extent().channels, tokens, 1, 1);
+        self.push(Conv { gain: 0.1, ..conv }).finish(Head::Next, tokens)
     }
 
     fn finish(self, head: Head, classes: usize) -> Net {

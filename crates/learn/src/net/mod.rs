@@ -9,6 +9,9 @@
 //!     .conv(32, 3).relu().max_pool(2)
 //!     .dense(128).relu()
 //!     .classes(10);
+//!
+//! let tokens = Net::new(Extent::row(64 + 1));
+//! let language_model = tokens.embed(65, 128).transformer(4, 4, 0.0).next_token(65);
 //! ```
 //!
 //! A network is a list of layers, each from one *slot* (an activation) to the next. All memory of a pass
@@ -16,12 +19,17 @@
 //! knows its part.
 
 mod add;
+mod attention;
 mod build;
+mod build_text;
 mod conv;
 mod dropout;
+mod embed;
 mod flat;
 mod frame;
+mod gelu;
 mod layer;
+mod layer_norm;
 mod named;
 mod norm;
 mod pass;
@@ -40,7 +48,7 @@ use crate::vector::Vector;
 pub use build::Builder;
 use frame::Frame;
 use layer::Layer;
-pub use named::{cnn, mlp, resnet, resnet18, softmax};
+pub use named::{charlm, cnn, mlp, resnet, resnet18, softmax};
 
 /// A model made of layers.
 pub struct Net {

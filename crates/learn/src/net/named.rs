@@ -53,6 +53,13 @@ pub fn resnet18(inputs: Builder, classes: usize) -> Net {
     net.global_pool().classes(classes)
 }
 
+/// A small transformer over characters, for rows of `context + 1` of them: 4 layers of 4 heads and 128
+/// channels.
+pub fn charlm(context: usize, vocabulary: usize) -> Net {
+    let tokens = Net::new(Extent::row(context + 1));
+    tokens.embed(vocabulary, 128).transformer(4, 4, 0.0).next_token(vocabulary)
+}
+
 fn basic_block(net: Builder, channels: usize, stride: usize) -> Builder {
     net.residual(|branch| {
         branch.conv_by(channels, 3, stride).norm().relu().conv(channels, 3).norm()

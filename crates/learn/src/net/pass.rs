@@ -151,18 +151,18 @@ impl Net {
         last.height * last.width
     }
 
-    /// The right class of every row of logits.
+    /// The right class of every row of logits; what is no token counts as the nearest one.
     fn answers<'a>(
         &self,
         batch: &'a Batch,
         samples: Range<usize>,
     ) -> impl Iterator<Item = usize> + use<'a> {
-        let (head, features) = (self.head, batch.features);
+        let (head, features, last) = (self.head, batch.features, self.classes - 1);
         let skipped = if head == Head::Next { 1 } else { features };
         let tokens = batch.inputs[samples.start * features..samples.end * features]
             .chunks_exact(features)
             .flat_map(move |row| &row[skipped..])
-            .map(|token| *token as usize);
+            .map(move |token| (*token as usize).min(last));
         let labels = if head == Head::Label { &batch.labels[samples] } else { &[] };
         labels.iter().map(|label| *label as usize).chain(tokens)
     }

@@ -1,0 +1,121 @@
+//! Packs activations for [`Sweep`](super::Sweep) as if they were weights: products of attention have no
+//! others.
+
+use super::Path;
+use super::sweep::panels;
+
+impl Path {
+    /// Packs a matrix [depth][outputs] whose rows begin `step` floats apart.
+    pub fn pack_rows(
+        self,
+        matrix: &[f32],
+        step: usize,
+        depth: usize,
+        outputs: usize,
+        packed: &mut [f32],
+    ) {
+        let (lanes, wide) = self.shape();
+        for (from, vectors) in panels(lanes, wide, outputs) {
+            let width = vectors * lanes;
+            let panel = &mut packed[from * depth..][..depth * width];
+            copy_rows(self, &matrix[from..], step, width.min(outputs - from), width, panel);
+        }
+    }
+
+    /// Packs the turned matrix [given][depth] whose rows begin `step` floats apart; outputs beyond the
+    /// given ones are 0.
+    pub fn pack_columns(
+        self,
+        matrix: &[f32],
+        step: usize,
+        depth: usize,
+        given: usize,
+        outputs: usize,
+        packed: &mut [f32],
+    ) {
+        let (lanes, wide) = self.shape();
+        for (from, vectors) in panels(lanes, wide, outputs) {
+            let width = vectors * lanes;
+            let panel = &mut packed[from * depth..][..depth * width];
+            let here = width.min(given.saturating_sub(from));
+            if here < width {
+                panel.fill(0.0);
+            }
+            if here > 0 {
+                turn_rows(self, &matrix[from * step..], step, here, width, panel);
+            }
+        }
+    }
+}
+
+on_every_path! {
+/// Each row of the panel <- `len` floats of a row of the matrix, then zeros.
+pub fn copy_rows(matrix: &[f32], step: usize, len: usize, width: usize, panel: &mut [f32]) {
+    for (row, into) in panel.chunks_exact_mut(width).enumerate() {
+        let from = &matrix[row * step..][..len];
+        let (lanes, rest) = from.as_chunks::<8>();
+        let (into, beyond) = into.split_at_mut(lanes.len() * 8);
+        for (into, from) in into.as_chunks_mut::<8>().0.iter_mut().zip(lanes) {
+            *into = *from;
+        }
+        for (i, into) in beyond.iter_mut().enumerate() {
+            *into = rest.get(i).copied().unwrap_or(0.0);
+        }
+    }
+}
+
+/// The first columns of the panel <- `rows` rows of the matrix, each as long as the panel is deep.
+pub fn turn_rows(matrix: &[f32], step: usize, rows: usize, width: usize, panel: &mut [f32]) {
+    const TILE: usize = 8;
+    let depth = panel.len() / width;
+    for row in (0..rows).step_by(TILE) {
+        let tall = TILE.min(rows - row);
+        for column in (0..depth).step_by(TILE) {
+            let wide = TILE.min(depth - column);
+            let mut tile = [[0.0; TILE]; TILE];
+            for y in 0..tall {
+                let from = &matrix[(row + y) * step + column..][..wide];
+                for (x, value) in from.iter().enumerate() {
+                    tile[x][y] = *value;
+                }
+            }
+            for x in 0..wide {
+                panel[(column + x) * width + row..][..tall].copy_from_slice(&tile[x][..tall]);
+            }
+        }
+    }
+}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_activations_lie_as_packed_weights_do() {
+        for path in Path::ALL.into_iter().filter(|path| path.is_here()) {
+            for (depth, outputs, step) in [(1, 1, 3), (5, 7, 11), (9, 33, 40), (8, 64, 64)] {
+                let matrix: Vec<f32> = (0..step * step).map(|i| i as f32).collect();
+                let mut expected = vec![-1.0; path.packed_len(depth, outputs)];
+                let mut packed = vec![-1.0; expected.len()];
+
+                path.pack(depth, outputs, &mut expected, |input, from, into| {
+                    into.copy_from_slice(&matrix[input * step + from..][..into.len()]);
+                });
+                path.pack_rows(&matrix, step, depth, outputs, &mut packed);
+                assert_eq!(packed, expected, "{path:?} {depth} {outputs}");
+
+                for given in [1, outputs] {
+                    path.pack(depth, outputs, &mut expected, |input, from, into| {
+                        for (i, into) in into.iter_mut().enumerate() {
+                            let seen = from + i < given;
+                            *into = if seen { matrix[(from + i) * step + input] } else { 0.0 };
+                        }
+                    });
+                    path.pack_columns(&matrix, step, depth, given, outputs, &mut packed);
+                    assert_eq!(packed, expected, "{path:?} {depth} {given} of {outputs}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Gelu (Hendrycks and Gimpel 2016): a smooth relu.
+
+use super::frame::side_by_side;
+use super::layer::{Back, In, Layer, Out, Pass};
+use crate::dataset::Extent;
+use crate::kernels::rows;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gelu;
+
+impl Layer for Gelu {
+    fn extent(&self, from: Extent) -> Extent {
+        from
+    }
+
+    /// Slopes: to read them is cheaper than an exponential on the way back.
+    fn kept(&self, from: Extent) -> usize {
+        from.len()
+    }
+
+    fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, kept: &mut [f32]) {
+        let (starts, len) = side_by_side([x.frame, y.frame], pass.samples);
+        for ([from, to], slopes) in starts.zip(kept.chunks_exact_mut(len)) {
+            rows::gelu(pass.path, &x.data[from..from + len], slopes, &mut y.data[to..to + len]);
+        }
+    }
+
+    fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
+        let Back { dy, dx, kept, .. } = back;
+        let Some(dx) = dx else { return };
+        let (starts, len) = side_by_side([dy.frame, dx.frame], pass.samples);
+        for ([from, to], slopes) in starts.zip(kept.chunks_exact(len)) {
+            let (dy, into) = (&dy.data[from..from + len], &mut dx.data[to..to + len]);
+            rows::put_products(pass.path, dy, slopes, dx.fresh, into);
+        }
+    }
+}
