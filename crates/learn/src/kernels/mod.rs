@@ -43,6 +43,7 @@ macro_rules! on_every_path {
 
 pub mod loops;
 mod outer;
+mod peak;
 mod simd;
 mod sweep;
 
