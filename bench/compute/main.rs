@@ -114,7 +114,7 @@ struct Rounds {
 fn print_models(rounds: usize, peers: &mut [Peer]) -> Result<(), String> {
     let mut trainings: Vec<Training> = Vec::new();
     let mut ways = Vec::new();
-    for named in &MODELS {
+    for named in MODELS {
         let (net, batch) = (named.make)();
         ways.push(choose(named.name, net.params(), peers)?);
         trainings.push(Training::of(net, batch));

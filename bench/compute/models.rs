@@ -16,7 +16,7 @@ pub struct Named {
     pub make: fn() -> (Net, Batch),
 }
 
-pub const MODELS: [Named; 4] = [
+pub const MODELS: &[Named] = &[
     Named { name: "mlp", target: 1.0, make: || of(mlp(784, &[256, 128], CLASSES), 784) },
     Named { name: "cnn", target: 1.5, make: || of(cnn(GRAY, CLASSES), GRAY.len()) },
     Named {
