@@ -97,6 +97,10 @@ impl Dataset for First {
         self.whole.extent()
     }
 
+    fn is_text(&self) -> bool {
+        self.whole.is_text()
+    }
+
     fn read(&self, index: u64, epoch: u64, into: &mut [f32]) -> u32 {
         self.whole.read(index, epoch, into)
     }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use paceline_learn::net::{cnn, mlp, resnet, resnet18, softmax};
+use paceline_learn::net::{charlm, cnn, mlp, resnet, resnet18, softmax};
 use paceline_learn::{Dataset, Extent, Model, Net, Path, Quadratic};
 
 use crate::recipes::unknown;
 
-pub const MODELS: [&str; 10] = [
+pub const MODELS: [&str; 11] = [
     "mlp",
     "softmax",
     "cnn",
@@ -17,6 +17,7 @@ pub const MODELS: [&str; 10] = [
     "resnet8-bn",
     "resnet20-bn",
     "resnet18-bn",
+    "charlm",
     "quadratic",
 ];
 
@@ -29,11 +30,18 @@ pub fn named(name: &str, data: &dyn Dataset, path: Path) -> Result<Arc<dyn Model
         true => Net::new(extent).with_batch_norm(),
         false => Net::new(extent),
     };
+    if data.is_text() != (name == "charlm") && MODELS.contains(&name) {
+        return Err(match data.is_text() {
+            true => format!("{name} cannot learn a text: take charlm"),
+            false => "charlm learns texts: take --data text, or the path of a .txt file".into(),
+        });
+    }
     let net = match name {
         "quadratic" => return Ok(Arc::new(Quadratic { curvature: vec![1.0; 16], noise: 0.1 })),
         "mlp" if features < 256 => mlp(features, &[32], classes),
         "mlp" => mlp(features, &[256, 128], classes),
         "softmax" => softmax(features, classes),
+        "charlm" => charlm(features - 1, classes),
         "cnn" => cnn(an_image(name, extent)?, classes),
         "resnet8" | "resnet8-bn" => resnet(an_image(name, extent).map(|_| inputs())?, 1, classes),
         "resnet20" | "resnet20-bn" => resnet(an_image(name, extent).map(|_| inputs())?, 3, classes),

@@ -21,6 +21,11 @@ pub trait Dataset: Send + Sync {
         Extent::row(self.features())
     }
 
+    /// Whether a row is a text as numbers of tokens, one more than a model sees of it.
+    fn is_text(&self) -> bool {
+        false
+    }
+
     /// Fills `into` with one row and gives its label; the epoch is there for augmentation.
     fn read(&self, index: u64, epoch: u64, into: &mut [f32]) -> u32;
 }

@@ -81,6 +81,10 @@ impl Dataset for Text {
         self.vocabulary.0.len()
     }
 
+    fn is_text(&self) -> bool {
+        true
+    }
+
     fn read(&self, index: u64, _epoch: u64, into: &mut [f32]) -> u32 {
         let window = &self.tokens[self.start + index as usize * self.stride..][..self.window];
         for (to, token) in into.iter_mut().zip(window) {

@@ -20,7 +20,7 @@ use crate::cluster::{
     Action, Cluster, Entry, Event, Lease, Letter, Outcome, Published, Shelf, Sum, Ticket, View,
     Word, WorkerId,
 };
-use crate::journal::{Line, Record};
+use crate::journal::{Line, Record, fingerprint};
 use crate::snapshot::Portion;
 use crate::spans::Spans;
 
@@ -121,6 +121,8 @@ struct Shared {
     serial: u64,
     records: Vec<Line>,
     descents: Vec<Descent>,
+    /// The replica whose fingerprint was asked for last: the next one asked for is often the same.
+    fingerprinted: Option<(Arc<Vector>, u64)>,
 }
 
 /// A descent already computed: equal replicas that take the same step stay one vector.
@@ -169,6 +171,7 @@ impl Executor {
             serial: 0,
             records: Vec::new(),
             descents: Vec::new(),
+            fingerprinted: None,
         };
         Executor { shared: Rc::new(RefCell::new(shared)), tasks: HashMap::new() }
     }
@@ -494,6 +497,19 @@ impl Port {
         let ticket = Ticket(shared.next_serial());
         shared.cluster.submit(self.worker, action(ticket));
         ticket
+    }
+
+    /// The fingerprint of a replica, computed once for equal ones that are one vector.
+    pub fn fingerprint(&self, params: &Arc<Vector>) -> u64 {
+        let mut shared = self.shared.borrow_mut();
+        match &shared.fingerprinted {
+            Some((known, print)) if Arc::ptr_eq(known, params) => *print,
+            _ => {
+                let print = fingerprint(params);
+                shared.fingerprinted = Some((params.clone(), print));
+                print
+            }
+        }
     }
 
     /// Gives the replica and optimizer state after a step along `along`, computed by `descend`

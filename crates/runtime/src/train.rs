@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Estate, Letter, Shelf, Standing, View, Word, WorkerId};
 use crate::executor::{Inbox, Interrupt, Port, Result, Wanted};
-use crate::journal::{Record, fingerprint};
+use crate::journal::Record;
 use crate::plan::Plan;
 use crate::server::Server;
 use crate::snapshot::{self, Snapshot};
@@ -37,7 +37,7 @@ pub async fn train(plan: Arc<Plan>, port: Port, mut strategy: Box<dyn AnyStrateg
     let (who, rounds) = (worker.id, worker.state.round);
     // Who was leaving when all was over has left.
     if worker.port.look(|inbox| inbox.over && inbox.is_member(who)) {
-        let fingerprint = fingerprint(&worker.state.params);
+        let fingerprint = worker.port.fingerprint(&worker.state.params);
         worker.port.record(Record::Finished { who, rounds, fingerprint });
     } else {
         worker.port.record(Record::Left { who });

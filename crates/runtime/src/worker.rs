@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Published, Shelf, Sum, Ticket, View, WorkerId};
 use crate::executor::Port;
-use crate::journal::{Record, fingerprint};
+use crate::journal::Record;
 use crate::ledger::Ledger;
 use crate::plan::Plan;
 use crate::spans::Spans;
@@ -297,7 +297,7 @@ impl Worker {
         for record in std::mem::take(&mut self.applied) {
             self.port.record(record);
         }
-        let fingerprint = self.plan.fingerprints.then(|| fingerprint(&self.state.params));
+        let fingerprint = self.plan.fingerprints.then(|| self.port.fingerprint(&self.state.params));
         let (who, round) = (self.id, self.state.round);
         self.port.record(Record::Committed { who, round, fingerprint });
     }

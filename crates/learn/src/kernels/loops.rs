@@ -244,42 +244,6 @@ pub fn mean_pool_back(dy: &[f32], window: Window, fresh: bool, dx: &mut [f32]) {
     }
 }
 
-/// The columns from `from` on of a matrix with rows of `columns`, as rows of `width`; zeros fill up.
-pub fn cut(matrix: &[f32], columns: usize, from: usize, width: usize, into: &mut [f32]) {
-    let here = width.min(columns - from);
-    for (row, into) in matrix.chunks_exact(columns).zip(into.chunks_exact_mut(width)) {
-        let row = &row[from..from + here];
-        if here == width && width.is_multiple_of(LANES) {
-            for at in (0..width).step_by(LANES) {
-                *lanes_mut(into, at) = *lanes(row, at);
-            }
-        } else {
-            into[..here].copy_from_slice(row);
-            into[here..].fill(0.0);
-        }
-    }
-}
-
-/// into <- the matrix [rows][columns], turned; `step` floats from row to row of what comes out.
-pub fn turn(matrix: &[f32], columns: usize, step: usize, into: &mut [f32]) {
-    const TILE: usize = 8;
-    let rows = matrix.len() / columns;
-    for row in (0..rows).step_by(TILE) {
-        let tall = TILE.min(rows - row);
-        for column in (0..columns).step_by(TILE) {
-            let wide = TILE.min(columns - column);
-            let mut tile = [[0.0; TILE]; TILE];
-            for y in 0..tall {
-                let from = &matrix[(row + y) * columns + column..][..wide];
-                from.iter().enumerate().for_each(|(x, value)| tile[x][y] = *value);
-            }
-            for x in 0..wide {
-                into[(column + x) * step + row..][..tall].copy_from_slice(&tile[x][..tall]);
-            }
-        }
-    }
-}
-
 /// The cross-entropy of each row, summed; logits become (softmax(logits) - onehot(label)) x weight, its
 /// gradient.
 pub fn cross_entropy(
@@ -454,20 +418,6 @@ mod tests {
             let mut again = vec![1.0; channels];
             add_pixels(Path::best(), &x, &mut again);
             assert_eq!(again, sums);
-        }
-    }
-
-    #[test]
-    fn a_turned_matrix_has_rows_for_columns() {
-        for (rows, columns) in [(1, 1), (3, 9), (8, 8), (17, 5)] {
-            let matrix: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
-            let mut turned = vec![0.0; columns * (rows + 2)];
-
-            turn(Path::best(), &matrix, columns, rows + 2, &mut turned);
-
-            for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))) {
-                assert_eq!(turned[column * (rows + 2) + row], matrix[row * columns + column]);
-            }
         }
     }
 }

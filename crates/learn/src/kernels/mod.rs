@@ -44,6 +44,7 @@ macro_rules! on_every_path {
 pub mod loops;
 mod outer;
 mod pack;
+mod peak;
 pub mod rows;
 mod simd;
 mod sweep;
@@ -135,43 +136,6 @@ impl Path {
     /// Length of packed weights.
     pub fn packed_len(self, depth: usize, outputs: usize) -> usize {
         depth * outputs.next_multiple_of(self.shape().0)
-    }
-
-    /// Packs the weights [inputs][outputs] for [`Sweep`].
-    pub fn pack(self, weights: &[f32], outputs: usize, packed: &mut [f32]) {
-        let (lanes, wide) = self.shape();
-        let depth = weights.len() / outputs;
-        for (from, vectors) in sweep::panels(lanes, wide, outputs) {
-            let width = vectors * lanes;
-            let panel = &mut packed[from * depth..][..depth * width];
-            loops::cut(self, weights, outputs, from, width, panel);
-        }
-    }
-
-    /// Packs the turned weights of some window pixels for [`Sweep`]: each pixel's matrix is
-    /// [outputs][inputs] in `weights`.
-    pub fn pack_turned(
-        self,
-        pixels: &[usize],
-        weights: &[f32],
-        inputs: usize,
-        outputs: usize,
-        packed: &mut [f32],
-    ) {
-        let (lanes, wide) = self.shape();
-        let depth = pixels.len() * inputs;
-        for (from, vectors) in sweep::panels(lanes, wide, outputs) {
-            let width = vectors * lanes;
-            let here = width.min(outputs - from);
-            let panel = packed[from * depth..][..depth * width].chunks_exact_mut(inputs * width);
-            for (pixel, panel) in pixels.iter().zip(panel) {
-                let matrix = &weights[(pixel * outputs + from) * inputs..][..here * inputs];
-                if here < width {
-                    panel.fill(0.0);
-                }
-                loops::turn(self, matrix, inputs, width, panel);
-            }
-        }
     }
 
     /// Floats in a vector, and vectors in a wide panel.

@@ -1,10 +1,41 @@
-//! Packs activations for [`Sweep`](super::Sweep) as if they were weights: products of attention have no
-//! others.
+//! Packs weights for [`Sweep`](super::Sweep): panels as wide as a few vectors, each input's row after the
+//! one before. Products of attention pack activations, as if they were weights.
 
 use super::Path;
 use super::sweep::panels;
 
 impl Path {
+    /// Packs the weights [inputs][outputs].
+    pub fn pack(self, weights: &[f32], outputs: usize, packed: &mut [f32]) {
+        self.pack_rows(weights, outputs, weights.len() / outputs, outputs, packed);
+    }
+
+    /// Packs the turned weights of some window pixels, one after the other: each pixel's matrix is
+    /// [outputs][inputs] in `weights`.
+    pub fn pack_turned(
+        self,
+        pixels: &[usize],
+        weights: &[f32],
+        inputs: usize,
+        outputs: usize,
+        packed: &mut [f32],
+    ) {
+        let (lanes, wide) = self.shape();
+        let depth = pixels.len() * inputs;
+        for (from, vectors) in panels(lanes, wide, outputs) {
+            let width = vectors * lanes;
+            let here = width.min(outputs - from);
+            let panel = packed[from * depth..][..depth * width].chunks_exact_mut(inputs * width);
+            for (pixel, panel) in pixels.iter().zip(panel) {
+                if here < width {
+                    panel.fill(0.0);
+                }
+                let matrix = &weights[(pixel * outputs + from) * inputs..];
+                turn_rows(self, matrix, inputs, here, width, panel);
+            }
+        }
+    }
+
     /// Packs a matrix [depth][outputs] whose rows begin `step` floats apart.
     pub fn pack_rows(
         self,
@@ -99,19 +130,20 @@ mod tests {
                 let mut expected = vec![-1.0; path.packed_len(depth, outputs)];
                 let mut packed = vec![-1.0; expected.len()];
 
-                path.pack(depth, outputs, &mut expected, |input, from, into| {
-                    into.copy_from_slice(&matrix[input * step + from..][..into.len()]);
-                });
+                let rows = |row: usize| &matrix[row * step..][..outputs];
+                let plain: Vec<f32> = (0..depth).flat_map(rows).copied().collect();
+                path.pack(&plain, outputs, &mut expected);
                 path.pack_rows(&matrix, step, depth, outputs, &mut packed);
                 assert_eq!(packed, expected, "{path:?} {depth} {outputs}");
 
                 for given in [1, outputs] {
-                    path.pack(depth, outputs, &mut expected, |input, from, into| {
-                        for (i, into) in into.iter_mut().enumerate() {
-                            let seen = from + i < given;
-                            *into = if seen { matrix[(from + i) * step + input] } else { 0.0 };
-                        }
-                    });
+                    let of = |input: usize, output: usize| match output < given {
+                        true => matrix[output * step + input],
+                        false => 0.0,
+                    };
+                    let turned = |input| (0..outputs).map(move |output| of(input, output));
+                    let plain: Vec<f32> = (0..depth).flat_map(turned).collect();
+                    path.pack(&plain, outputs, &mut expected);
                     path.pack_columns(&matrix, step, depth, given, outputs, &mut packed);
                     assert_eq!(packed, expected, "{path:?} {depth} {given} of {outputs}");
                 }
