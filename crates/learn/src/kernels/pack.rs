@@ -49,7 +49,8 @@ impl Path {
         for (from, vectors) in panels(lanes, wide, outputs) {
             let width = vectors * lanes;
             let panel = &mut packed[from * depth..][..depth * width];
-            copy_rows(self, &matrix[from..], step, width.min(outputs - from), width, panel);
+            let matrix = matrix.get(from..).unwrap_or_default();
+            copy_rows(self, matrix, step, width.min(outputs - from), width, panel);
         }
     }
 
