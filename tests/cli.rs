@@ -185,8 +185,7 @@ fn a_job_may_learn_from_a_part_of_the_data_and_from_a_text_file() {
     fs::write(room().join("verse.txt"), "to be or not to be. ".repeat(200)).unwrap();
 
     let part = outcome("simulate --samples 500 --epochs 2 --json");
-    let text =
-        outcome("simulate --data verse.txt --epochs 1 --batch 4 --learning-rate 1e-5 --json");
+    let text = outcome("simulate --model charlm --data verse.txt --epochs 1 --batch 4 --json");
 
     assert_eq!(part["samples"], 1000);
     assert_eq!(text["samples"], 111);

@@ -121,6 +121,22 @@ fn recipes_that_read_no_clock_go_on_bit_for_bit_from_every_checkpoint() {
     }
 }
 
+/// The statistics of batch norm are part of a replica, but not of what the optimizer remembers.
+#[test]
+fn a_model_with_buffers_goes_on_bit_for_bit() {
+    let dir = room("buffers");
+    let small = |job: Job| Job { model: "resnet8-bn".into(), samples: Some(256), ..job };
+    let silent = small(Job { checkpoints: None, ..job("ssgd", &dir, None) });
+    let never_saved = begin(&silent, 2, None);
+
+    let saved = begin(&small(job("ssgd", &dir, Some(5))), 2, None);
+
+    assert_eq!(print(&never_saved), print(&saved));
+    for checkpoint in visible(&dir) {
+        assert_eq!(print(&never_saved), print(&go_on(&silent, &checkpoint, 2, None)));
+    }
+}
+
 #[test]
 fn recipes_that_read_no_clock_may_be_stopped_again_and_again_and_end_with_the_same_bits() {
     for name in CLOCK_FREE {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoints;
 use crate::choices::Choices;
+use crate::models;
 use crate::recipes::{Make, Recipe, find};
 use crate::task::Task;
 
@@ -197,10 +198,17 @@ impl Job {
                 self.epochs
             ));
         }
-        let base = self.learning_rate.unwrap_or(recipe.learning_rate);
+        // A model's habits count where the job names neither optimizer nor rate.
+        let habits = match (&self.optimizer, self.learning_rate) {
+            (None, None) => models::habits(&self.model),
+            _ => None,
+        };
+        let (optimizer, rate) =
+            habits.unwrap_or_else(|| (recipe.optimizer.clone(), recipe.learning_rate));
+        let base = self.learning_rate.unwrap_or(rate);
         let schedule = Schedule { base, shape: self.schedule.clone(), warm_up: self.warm_up };
         schedule.check()?;
-        let optimizer = self.optimizer.clone().unwrap_or_else(|| recipe.optimizer.clone());
+        let optimizer = self.optimizer.clone().unwrap_or(optimizer);
         optimizer.check()?;
         let (rescale, codec) = match make {
             Make::Choices(choices) => (choices.rescale, choices.codec),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paceline_learn::net::{charlm, cnn, mlp, resnet, resnet18, softmax};
-use paceline_learn::{Dataset, Extent, Model, Net, Path, Quadratic};
+use paceline_learn::{Dataset, Extent, Model, Net, Optimizer, Path, Quadratic, Rule};
 
 use crate::recipes::unknown;
 
@@ -52,6 +52,12 @@ pub fn named(name: &str, data: &dyn Dataset, path: Path) -> Result<Arc<dyn Model
         }
     };
     Ok(Arc::new(net.on(path)))
+}
+
+/// The optimizer and learning rate of models that do not learn with the recipes' own SGD.
+pub fn habits(name: &str) -> Option<(Optimizer, f32)> {
+    let rule = Rule::Adamw { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.01 };
+    (name == "charlm").then_some((Optimizer { rule, clip_norm: Some(1.0) }, 1e-3))
 }
 
 fn an_image(model: &str, extent: Extent) -> Result<Extent, String> {

@@ -97,6 +97,7 @@ fn refuse_change(before: &Job, now: &Job) -> Result<(), String> {
 
 fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Result<(), String> {
     let (plan, size) = (&prepared.plan, prepared.task.model.size());
+    let learned = plan.layout.params.min(size);
     let (has, wants) = (manifest.params, plan.initial.len());
     let other = |what: String| {
         let Job { model, data, .. } = &manifest.job;
@@ -120,7 +121,7 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
         portions().filter_map(|portion| Some(&portion.own.summed.as_ref()?.sum.gradient.sum));
     let residuals = portions().map(|portion| &*portion.own.residual);
     if !replicas.chain(centers).all(|vector| vector.len() == wants)
-        || !optimizers.flat_map(|state| &state.slots).all(|slot| slot.len() == size)
+        || !optimizers.flat_map(|state| &state.slots).all(|slot| slot.len() == learned)
         || !sums.chain(residuals).all(|vector| vector.is_empty() || fits(vector))
     {
         return Err(other("a vector has another length".into()));
