@@ -1,7 +1,7 @@
 //! The inner loops of all layers, in the fastest way that the processor knows.
 //!
-//! This is the only module with unsafe code. Two kernels do nearly all of the work, [`sweep`] and
-//! [`outer`]; the rest are plain loops that compilers turn into vector instructions once they are told
+//! This is the only module with unsafe code. Two kernels do nearly all of the work, `sweep` and
+//! `outer`; the rest are plain loops that compilers turn into vector instructions once they are told
 //! which ones there are (`on_every_path!`).
 
 #![allow(unsafe_code)]

@@ -27,7 +27,7 @@ const RESIDENT: usize = 6 * 1024;
 const RESIDENT_PLAIN: usize = 32 * 1024;
 const PANEL: usize = 32;
 
-/// `weights` is [tap][run][output].
+/// `weights` is `[tap][run][output]`.
 ///
 /// # Safety
 /// The processor must have the instructions of `S`.

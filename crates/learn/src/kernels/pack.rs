@@ -5,13 +5,13 @@ use super::Path;
 use super::sweep::panels;
 
 impl Path {
-    /// Packs the weights [inputs][outputs].
+    /// Packs the weights `[inputs][outputs]`.
     pub fn pack(self, weights: &[f32], outputs: usize, packed: &mut [f32]) {
         self.pack_rows(weights, outputs, weights.len() / outputs, outputs, packed);
     }
 
     /// Packs the turned weights of some window pixels, one after the other: each pixel's matrix is
-    /// [outputs][inputs] in `weights`.
+    /// `[outputs][inputs]` in `weights`.
     pub fn pack_turned(
         self,
         pixels: &[usize],
@@ -36,7 +36,7 @@ impl Path {
         }
     }
 
-    /// Packs a matrix [depth][outputs] whose rows begin `step` floats apart.
+    /// Packs a matrix `[depth][outputs]` whose rows begin `step` floats apart.
     pub fn pack_rows(
         self,
         matrix: &[f32],
@@ -54,7 +54,7 @@ impl Path {
         }
     }
 
-    /// Packs the turned matrix [given][depth] whose rows begin `step` floats apart; outputs beyond the
+    /// Packs the turned matrix `[given][depth]` whose rows begin `step` floats apart; outputs beyond the
     /// given ones are 0.
     pub fn pack_columns(
         self,

@@ -70,7 +70,7 @@ pub struct Sweep<'a> {
     /// Where the runs begin, counted from a place's own input.
     pub taps: &'a [usize],
     pub run: usize,
-    /// Packed: [panel][tap][run][width of the panel].
+    /// Packed: `[panel][tap][run][width of the panel]`.
     pub weights: &'a [f32],
     pub outputs: usize,
     pub output_lay: Lay,

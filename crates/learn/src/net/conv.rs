@@ -12,7 +12,7 @@ use crate::dataset::Extent;
 use crate::dice::Dice;
 use crate::kernels::{Lay, Outer, Path, Places, Start, Sweep, loops};
 
-/// Weights are [window row][window column][input channel][channel], then the biases.
+/// Weights are `[window row][window column][input channel][channel]`, then the biases.
 #[derive(Clone, Debug)]
 pub struct Conv {
     pub channels: usize,
