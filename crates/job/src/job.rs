@@ -217,7 +217,7 @@ impl Job {
         let first = batch * u64::from(workers);
         if codec.is_lossy() && task.model.buffers() > 0 {
             return Err(
-                "batch norm's statistics do not survive a lossy codec: take a model with group norm (without -bn), or codec dense or half".into(),
+                "batch norm's statistics do not survive a lossy codec: take a model with group norm (without -bn), or codec dense".into(),
             );
         }
         let batch_reference = self.batch_reference.unwrap_or(first as f64);

@@ -60,7 +60,7 @@ use simd::Simd;
 
 /// Which instructions the kernels use.
 ///
-/// The fused paths give the same bits on every processor that has one of them; the portable path gives
+/// The fused paths are meant to give the same bits (tested for AVX2 and AVX-512); the portable path gives
 /// the same bits everywhere, but others than they do, for it rounds after each product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
