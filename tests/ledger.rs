@@ -52,6 +52,7 @@ fn tally(broken: bool) -> Tally {
         compute: prepared.task.compute(plan.seed),
         threads: 1,
         samples_total: plan.samples_total,
+        samples_per_epoch: plan.samples_per_epoch,
         center_applies: false,
     };
     let cluster = SimCluster::new(Scenario::default(), setting);

@@ -33,6 +33,7 @@ fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
         compute: prepared.task.compute(1),
         threads: 1,
         samples_total: plan.samples_total,
+        samples_per_epoch: plan.samples_per_epoch,
         center_applies: false,
     };
     let cluster = SimCluster::new(scenario, setting);

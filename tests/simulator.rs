@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use paceline::learn::{Noise, Quadratic};
-use paceline::sim::scenario::{Crash, Rack, Sums};
+use paceline::runtime::{Line, Reader, Record};
+use paceline::sim::scenario::{Crash, Rack, Size, Sums};
 use paceline::{Failure, Job, Outcome, Prepared, Scenario, Task, recipes, simulate};
 use paceline_watch::Timeline;
 
@@ -140,5 +141,38 @@ fn numbers_that_no_cluster_has_are_refused() {
         change(&mut scenario);
         let sentence = scenario.check().expect_err(field);
         assert!(sentence.contains(field) && sentence.contains("give"), "{sentence}");
+    }
+}
+
+/// Elastic runs are told in epochs: however fast a recipe is, each size meets the same samples.
+#[test]
+fn sizes_may_come_with_epochs() {
+    struct Sizes(Vec<(usize, u64)>, u64);
+    impl Reader for Sizes {
+        fn read(&mut self, line: &Line) {
+            match &line.record {
+                Record::View { members, .. } => self.0.push((members.len(), self.1)),
+                Record::Applied { spans, .. } => {
+                    let end = spans.intervals().last().map_or(0, |(_, end)| *end);
+                    self.1 = self.1.max(end);
+                }
+                _ => {}
+            }
+        }
+    }
+    let size = |epoch, workers| Size { at: 0.0, at_epoch: Some(epoch), workers };
+    for strategy in ["ssgd", "adpsgd", "gossip-pull"] {
+        let mut scenario = Scenario { workers: 2, ..Scenario::default() };
+        scenario.sizes = vec![size(3.0, 3), size(1.0, 6)];
+        let prepared = prepare(strategy, 2);
+        let (mut sizes, epoch) = (Sizes(vec![], 0), prepared.plan.samples_per_epoch);
+
+        simulate(&prepared, &scenario, 1, vec![&mut sizes]).expect("the run ends");
+
+        let when = |members| sizes.0.iter().rfind(|(len, _)| *len == members).map(|(_, at)| *at);
+        for (members, from) in [(6, epoch), (3, 3 * epoch)] {
+            let at = when(members).expect("the size is reached");
+            assert!(at.abs_diff(from) < epoch / 2, "{strategy}: {members} from {at}, not {from}");
+        }
     }
 }

@@ -124,6 +124,11 @@ impl Choices {
         self.check_codec()
     }
 
+    /// Whether what is learned depends on how long things take.
+    pub fn reads_clock(&self) -> bool {
+        self.strategy.is_asynchronous() || self.shares != Shares::Even
+    }
+
     fn check_numbers(&self) -> Result<(), String> {
         if !(self.elasticity > 0.0 && self.elasticity <= 1.0) {
             return Err(format!(

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_learn::{Optimizer, Path, Rescale, Schedule, Shape};
+use paceline_runtime::cluster::Compute;
 use paceline_runtime::codec::Codec;
 use paceline_runtime::{AnyStrategy, Plan, Replay};
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use crate::checkpoint::Checkpoints;
 use crate::choices::Choices;
 use crate::models;
 use crate::recipes::{Make, Recipe, find};
+use crate::retime::Training;
 use crate::task::Task;
 
 /// A job, as a file or flags say it. What is left out has a default.
@@ -93,6 +95,10 @@ pub struct Prepared {
     pub task: Task,
     pub plan: Plan,
     pub target: Option<Target>,
+    /// Whether the run ends as soon as the target is reached.
+    pub ends_at_target: bool,
+    /// What is learned, if a run has learned it before.
+    pub(crate) training: Option<Arc<Training>>,
     make: Make,
 }
 
@@ -136,7 +142,18 @@ impl Job {
             None => recipe.name.clone(),
         };
         let workers_first = workers;
-        Ok(Prepared { name, workers, workers_first, batch, task, plan, target, make })
+        Ok(Prepared {
+            name,
+            workers,
+            workers_first,
+            batch,
+            task,
+            plan,
+            target,
+            ends_at_target: false,
+            training: None,
+            make,
+        })
     }
 
     /// The kernels' path.
@@ -264,10 +281,34 @@ impl Prepared {
         self.plan.replay = Some(Arc::new(replay));
         self
     }
+
+    /// Whether what is learned depends on how long things take. What others wrote may.
+    pub fn reads_clock(&self) -> bool {
+        match &self.make {
+            Make::Choices(choices) => choices.reads_clock(),
+            Make::Own(_) => true,
+        }
+    }
+
+    /// The same job on a cluster where things take another time; only for jobs that read no clock.
+    pub fn retimed(mut self, training: Arc<Training>) -> Prepared {
+        assert!(!self.reads_clock(), "what reads the clock learns something else elsewhere");
+        self.plan.replay = Some(Arc::new(training.replay()));
+        self.training = Some(training);
+        self
+    }
+
+    /// The function that clusters compute gradients with.
+    pub(crate) fn compute(&self) -> Compute {
+        match &self.training {
+            Some(training) => training.compute(self.plan.initial.len()),
+            None => self.task.compute(self.plan.seed),
+        }
+    }
 }
 
 /// "line 3, batch: invalid type: string, expected u64"
-pub(crate) fn toml_sentence(text: &str, error: &toml::de::Error) -> String {
+pub fn toml_sentence(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().replace('\n', " ");
     match error.span() {
         Some(span) => {

@@ -13,6 +13,7 @@ use paceline_sim::checkers::LedgerCheck;
 use crate::account::Account;
 use crate::job::{Prepared, Target};
 use crate::outcome::Outcome;
+use crate::retime::Training;
 use crate::task::Task;
 
 /// Takes every line of a run's journal.
@@ -25,6 +26,9 @@ pub struct Observer<'a> {
     shelf: Shelf,
     desk: Desk,
     epochs_scored: u64,
+    training: Option<Arc<Training>>,
+    /// The target after which there is nothing to wait for.
+    end_at: Option<Target>,
     pub diverged: Option<String>,
 }
 
@@ -48,6 +52,8 @@ impl<'a> Observer<'a> {
             },
             desk: Desk::default(),
             epochs_scored: 0,
+            training: prepared.training.clone(),
+            end_at: prepared.target.filter(|_| prepared.ends_at_target),
             diverged: None,
         };
         let record = Record::Began {
@@ -92,7 +98,20 @@ impl<'a> Observer<'a> {
             self.epochs_scored = epochs;
             self.score(line.at);
         }
-        ControlFlow::Continue(())
+        if self.has_arrived() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Whether the target is reached after which there is nothing to wait for.
+    fn has_arrived(&self) -> bool {
+        match self.end_at {
+            Some(Target::Loss(wanted)) => {
+                self.account.curve.last().is_some_and(|loss| loss <= wanted)
+            }
+            Some(Target::Accuracy(wanted)) => {
+                self.account.scores.last().is_some_and(|score| score.accuracy >= wanted)
+            }
+            None => false,
+        }
     }
 
     /// Whether learning is no better off than at its beginning, or came apart.
@@ -112,10 +131,15 @@ impl<'a> Observer<'a> {
 
     /// Evaluates the mean of the members' replicas, or the center; takes none of the run's time.
     fn score(&mut self, at: Duration) {
-        let Some(params) = self.mean() else { return };
-        let score = self.task.evaluate(&params, &mut self.desk);
         let samples = self.account.samples;
-        let (loss, accuracy) = (score.loss(), score.accuracy());
+        let (loss, accuracy) = match &self.training {
+            Some(training) => training.score(samples),
+            None => {
+                let Some(params) = self.mean() else { return };
+                let score = self.task.evaluate(&params, &mut self.desk);
+                (score.loss(), score.accuracy())
+            }
+        };
         self.write(&Line { at, record: Record::Scored { samples, loss, accuracy } });
     }
 
@@ -147,7 +171,7 @@ impl<'a> Observer<'a> {
         if self.diverged.is_none() && last.map(|score| score.at) != Some(end) {
             self.score(end);
         }
-        let given_up = self.diverged.is_some();
+        let given_up = self.diverged.is_some() || self.has_arrived();
         if self.diverged.is_none() && self.account.curve.ends_higher() {
             self.diverged = Some(
                 "the training loss ended well above where it began; try a smaller learning rate"

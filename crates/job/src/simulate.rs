@@ -31,9 +31,10 @@ pub fn simulate(
         scenario.clone(),
         Setting {
             seed: plan.seed,
-            compute: prepared.task.compute(plan.seed),
+            compute: prepared.compute(),
             threads,
             samples_total: plan.samples_total,
+            samples_per_epoch: plan.samples_per_epoch,
             center_applies: manner == Manner::Central { applies: true },
         },
     );

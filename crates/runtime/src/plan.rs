@@ -36,8 +36,11 @@ pub struct Plan {
     pub resumed: Option<Arc<Snapshot>>,
 }
 
-/// What a worker put into the exchange of a round: so many samples, computed in such a time.
+/// What a recorded run measured. `entries`: what a worker put into the exchange of a round, so many
+/// samples, computed in such a time.
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
     pub entries: BTreeMap<(WorkerId, u64), (u64, Duration)>,
+    /// What [`mean_of`](crate::Worker::mean_of) came to in a round.
+    pub means: BTreeMap<u64, f64>,
 }

@@ -27,6 +27,7 @@ pub struct Setting {
     pub compute: Compute,
     pub threads: usize,
     pub samples_total: u64,
+    pub samples_per_epoch: u64,
     /// See [`Rules::center_applies`].
     pub center_applies: bool,
 }
@@ -50,6 +51,8 @@ pub struct SimCluster {
     /// Alive, but given up by the coordinator.
     evicted: BTreeSet<WorkerId>,
     leaving: BTreeSet<WorkerId>,
+    /// Wanted numbers of workers, each from a sample on; the next one comes first.
+    sizes: VecDeque<(u64, u32)>,
     next_id: u32,
 }
 
@@ -102,7 +105,8 @@ const CHURN: u64 = 21;
 
 impl SimCluster {
     pub fn new(scenario: Scenario, setting: Setting) -> SimCluster {
-        let Setting { seed, compute, threads, samples_total, center_applies } = setting;
+        let Setting { seed, compute, threads, samples_total, samples_per_epoch, center_applies } =
+            setting;
         let rules = Rules {
             members_min: scenario.workers as usize,
             patience: seconds(scenario.coordinator.patience),
@@ -126,10 +130,11 @@ impl SimCluster {
             died: BTreeMap::new(),
             evicted: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            sizes: VecDeque::new(),
             next_id: 0,
             scenario,
         };
-        cluster.plan_faults();
+        cluster.plan_faults(samples_per_epoch);
         // The first workers are there from the start, and so is their view.
         for _ in 0..cluster.scenario.workers {
             let who = cluster.spawn();
@@ -150,7 +155,7 @@ impl SimCluster {
         self.wires.bytes.clone()
     }
 
-    fn plan_faults(&mut self) {
+    fn plan_faults(&mut self, samples_per_epoch: u64) {
         let scenario = self.scenario.clone();
         for crash in scenario.crashes {
             let (who, back_after) = (WorkerId(crash.worker), crash.back_after);
@@ -163,8 +168,15 @@ impl SimCluster {
             (0..join.workers).for_each(|_| self.at(seconds(join.at), Soon::Join));
         }
         for size in scenario.sizes {
-            self.at(seconds(size.at), Soon::Size { workers: size.workers });
+            match size.at_epoch {
+                None => self.at(seconds(size.at), Soon::Size { workers: size.workers }),
+                Some(epoch) => {
+                    let sample = (epoch * samples_per_epoch as f64).round() as u64;
+                    self.sizes.push_back((sample, size.workers));
+                }
+            }
         }
+        self.sizes.make_contiguous().sort_by_key(|(sample, _)| *sample);
         let patience = seconds(scenario.coordinator.patience) + Duration::from_nanos(1);
         for cut in scenario.cuts.into_iter().filter(|cut| cut.coordinator) {
             self.at(seconds(cut.from) + patience, Soon::Beats);
@@ -443,6 +455,12 @@ impl SimCluster {
         spans: Spans,
         updates: u32,
     ) {
+        while let Some((sample, workers)) = self.sizes.front().copied()
+            && spans.intervals().last().is_some_and(|(_, end)| *end > sample)
+        {
+            self.sizes.pop_front();
+            self.at(self.now, Soon::Size { workers });
+        }
         let cost = self.speed.cost(who, self.now, spans.len(), updates, params.len());
         let computing = self.pool.start(params, spans);
         self.at(self.now + cost, Soon::Computed { who, ticket, computing });

@@ -214,7 +214,11 @@ pub struct Join {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Size {
+    #[serde(default)]
     pub at: f64,
+    /// In place of `at`: when the first sample of this epoch is taken up; 1.5 is the middle of the second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_epoch: Option<f64>,
     pub workers: u32,
 }
 
@@ -350,6 +354,10 @@ impl Scenario {
         }
         for size in &self.sizes {
             not_negative("size.at", size.at)?;
+            not_negative("size.at_epoch", size.at_epoch.unwrap_or(0.0))?;
+            if size.at_epoch.is_some() && size.at != 0.0 {
+                return Err("size: at and at_epoch both say when: give one of them".into());
+            }
             few_enough("size.workers", size.workers)?;
             if size.workers == 0 {
                 return Err("size.workers = 0: at least one worker must stay".into());

@@ -1,0 +1,79 @@
+//! Trained once, timed often: a recipe that reads no clock learns the same on every network, so what
+//! one run learned can be told again on another cluster without computing a gradient.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use paceline_learn::Gradient;
+use paceline_runtime::cluster::Compute;
+use paceline_runtime::{Line, Reader, Record, Replay, Spans, WorkerId};
+
+/// What a run learned, free of time: losses by sample, scores, and what its strategy measured.
+#[derive(Clone, Debug, Default)]
+pub struct Training {
+    /// The loss of a sample, by the first sample of those that were applied together; and their end.
+    losses: BTreeMap<u64, (u64, f64)>,
+    /// Loss and accuracy on the test set, by the samples applied until then.
+    scores: BTreeMap<u64, (f64, f64)>,
+    /// The variance of the replicas, by round.
+    variances: BTreeMap<u64, f64>,
+    /// The last round that each worker has finished.
+    rounds: BTreeMap<WorkerId, u64>,
+}
+
+impl Reader for Training {
+    fn read(&mut self, line: &Line) {
+        match &line.record {
+            Record::Applied { spans, loss_sum, .. } if !spans.is_empty() => {
+                let loss = loss_sum / spans.len() as f64;
+                for (from, to) in spans.intervals() {
+                    self.losses.insert(*from, (*to, loss));
+                }
+            }
+            Record::Scored { samples, loss, accuracy } => {
+                self.scores.insert(*samples, (*loss, *accuracy));
+            }
+            Record::Committed { who, round, .. } => drop(self.rounds.insert(*who, *round)),
+            Record::Note { who, name, value } if name == "variance" => {
+                let round = self.rounds.get(who).copied().unwrap_or(0);
+                self.variances.insert(round, *value);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Training {
+    /// A gradient that is nothing, with the losses that the run had.
+    pub(crate) fn compute(self: &Arc<Training>, params: usize) -> Compute {
+        let training = self.clone();
+        Arc::new(move |_, spans, _| {
+            let mut gradient = Gradient::zero(params);
+            gradient.samples = spans.len();
+            gradient.loss_sum = training.loss_of(spans);
+            gradient
+        })
+    }
+
+    fn loss_of(&self, spans: &Spans) -> f64 {
+        let mut sum = 0.0;
+        for (from, to) in spans.intervals() {
+            let first = self.losses.range(..=from).next_back().map_or(*from, |(start, _)| *start);
+            for (start, (end, loss)) in self.losses.range(first..*to) {
+                let overlap = (*end).min(*to).saturating_sub((*start).max(*from));
+                sum += overlap as f64 * loss;
+            }
+        }
+        sum
+    }
+
+    /// Loss and accuracy on the test set after so many samples, or at the last score before.
+    pub(crate) fn score(&self, samples: u64) -> (f64, f64) {
+        let last = self.scores.range(..=samples).next_back();
+        last.map_or((f64::NAN, f64::NAN), |(_, score)| *score)
+    }
+
+    pub(crate) fn replay(&self) -> Replay {
+        Replay { means: self.variances.clone(), ..Replay::default() }
+    }
+}
