@@ -90,7 +90,11 @@ impl Axis {
 /// A value that is a multiple of this power of ten.
 fn decimal(value: f64, exponent: i32) -> String {
     match exponent {
-        ..-4 | 6.. if value != 0.0 => format!("{value:.0e}"),
+        ..-4 | 6.. if value != 0.0 => {
+            // As many digits as tell it from its neighbors.
+            let digits = (value.abs().log10() + 1e-9).floor() as i32 - exponent;
+            format!("{value:.*e}", digits.max(0) as usize)
+        }
         _ => format!("{value:.*}", (-exponent).max(0) as usize),
     }
 }
@@ -116,7 +120,7 @@ mod tests {
 
     #[test]
     fn marks_are_round_numbers_between_the_ends() {
-        let table: [(Axis, &[&str]); 7] = [
+        let table: [(Axis, &[&str]); 8] = [
             (Axis::linear("", 0.0, 10.0), &["0", "2", "4", "6", "8", "10"]),
             (
                 Axis::linear("", 0.0, 0.31),
@@ -124,6 +128,7 @@ mod tests {
             ),
             (Axis::linear("", 93.1, 98.7), &["94", "95", "96", "97", "98"]),
             (Axis::linear("", 5.0, 5.0), &["5", "6", "7", "8", "9", "10"]),
+            (Axis::linear("", 0.0, 1.3e7), &["0", "2e6", "4e6", "6e6", "8e6", "1.0e7", "1.2e7"]),
             (Axis::logarithmic("", 0.04, 2.4), &["0.05", "0.1", "0.2", "0.5", "1", "2"]),
             (
                 Axis::logarithmic("", 0.9e-6, 2.0),

@@ -1,10 +1,13 @@
-//! Draws a journal, live or recorded. It only reads, and never asks how a run is made.
+//! Draws a journal, live or recorded, and figures of what came of several. It only reads, and never asks how a run is made.
 
+pub mod article;
 mod axis;
 pub mod bars;
 mod counter;
 pub mod curves;
+pub mod figure;
 mod grid;
+mod page;
 mod panel;
 pub mod plot;
 mod points;
@@ -20,8 +23,10 @@ pub mod timeline;
 pub mod trace;
 mod track;
 
+pub use article::{Article, Sheet};
 pub use bars::Bars;
 pub use curves::{Curves, Point};
+pub use figure::{Bar, Drawing, Figure, Line, Scale, Spot};
 pub use plot::{Run, comparison};
 pub use report::{Facts, Report};
 pub use tensorboard::TensorBoard;

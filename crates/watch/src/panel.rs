@@ -14,16 +14,16 @@ const DASHES: [&str; 8] =
 pub(crate) const GRID: &str = "#e3e3e3";
 pub(crate) const FRAME: &str = "#555555";
 
-/// Room for numbers and title, left of the plot and below it.
+/// Room for numbers and title, left of the plot (at least) and below it.
 const LEFT: f64 = 58.0;
 const BELOW: f64 = 42.0;
 const ABOVE: f64 = 24.0;
 /// Room for leaders between the plot and its labels, and for a sample of each line.
 const GUTTER: f64 = 20.0;
 const SAMPLE: f64 = 30.0;
-const LABEL_PITCH: f64 = 15.0;
+pub(crate) const LABEL_PITCH: f64 = 15.0;
 /// What a character takes at this size in a common sans-serif face, on average, with some reserve.
-const CHARACTER: f64 = 6.3;
+pub(crate) const CHARACTER: f64 = 6.3;
 
 pub(crate) struct Panel {
     pub title: String,
@@ -40,6 +40,22 @@ pub(crate) struct Stroke {
     pub points: Vec<(f64, f64)>,
 }
 
+/// Where a line ends in a plot, and where its label is to stand beside it.
+pub(crate) struct End<'a> {
+    pub stroke: &'a Stroke,
+    x: f64,
+    y: f64,
+    /// Where the sample of the line begins; the words follow it.
+    label: (f64, f64),
+}
+
+impl End<'_> {
+    /// The middle of the sample that stands before the label.
+    pub fn sample(&self) -> (f64, f64) {
+        (self.label.0 + (SAMPLE - 5.0) / 2.0, self.label.1)
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub x: f64,
@@ -50,19 +66,25 @@ pub(crate) struct Place {
 
 impl Panel {
     pub fn svg(&self, place: Place) -> String {
-        let widest = self.strokes.iter().map(|stroke| stroke.label.chars().count()).max();
-        let labels = SAMPLE + CHARACTER * widest.unwrap_or(0) as f64;
-        let plot = Place {
-            x: place.x + LEFT,
-            y: place.y + ABOVE,
-            width: place.width - LEFT - GUTTER - labels,
-            height: place.height - ABOVE - BELOW,
-        };
+        let plot = self.plot(place);
         let title = text(plot.x, place.y + 12.0, BOLD, &self.title);
         title + &self.frame(plot) + &self.lines(plot) + &self.labels(plot)
     }
 
-    fn frame(&self, plot: Place) -> String {
+    /// What titles, numbers and labels leave of a place.
+    pub fn plot(&self, place: Place) -> Place {
+        let widest = self.strokes.iter().map(|stroke| stroke.label.chars().count()).max();
+        let labels = SAMPLE + CHARACTER * widest.unwrap_or(0) as f64;
+        let left = left(&self.y);
+        Place {
+            x: place.x + left,
+            y: place.y + ABOVE,
+            width: place.width - left - GUTTER - labels,
+            height: place.height - ABOVE - BELOW,
+        }
+    }
+
+    pub fn frame(&self, plot: Place) -> String {
         let Place { x, y, width, height } = plot;
         let bottom = y + height;
         let (mut rules, mut numbers) = (String::new(), String::new());
@@ -71,23 +93,14 @@ impl Panel {
             let _ = write!(rules, "M{at:.1} {y:.1}v{height:.1}");
             numbers += &text(at, bottom + 14.0, "", &tick.text);
         }
-        for tick in self.y.ticks() {
-            let at = bottom - height * self.y.place(tick.value);
-            let _ = write!(rules, "M{x:.1} {at:.1}h{width:.1}");
-            numbers += &text(x - 5.0, at + 4.0, r#"text-anchor="end""#, &tick.text);
-        }
-        let x_title = text(x + width / 2.0, bottom + 32.0, "", &self.x.title);
-        let (left, middle) = (x - 44.0, y + height / 2.0);
-        let turned = format!(r#"transform="rotate(-90 {left:.1} {middle:.1})""#);
-        let y_title = text(left, middle, &turned, &self.y.title);
-        let axes = stroke(FRAME, "", &format!("M{x:.1} {y:.1}v{height:.1}h{width:.1}"));
+        let title = text(x + width / 2.0, bottom + 32.0, "", &self.x.title);
         stroke(GRID, "", &rules)
-            + &axes
-            + &format!(r#"<g text-anchor="middle">{numbers}{x_title}{y_title}</g>"#)
+            + &frame(&self.y, plot)
+            + &format!(r#"<g text-anchor="middle">{numbers}{title}</g>"#)
     }
 
     /// The lines themselves, in an inner drawing that cuts off what leaves the plot.
-    fn lines(&self, plot: Place) -> String {
+    pub fn lines(&self, plot: Place) -> String {
         let Place { x, y, width, height } = plot;
         let corner = format!(r#"x="{x:.1}" y="{y:.1}""#);
         let size = format!(r#"width="{width:.1}" height="{height:.1}""#);
@@ -107,22 +120,11 @@ impl Panel {
     }
 
     /// Beside the plot, near the height at which each line ends.
-    fn labels(&self, plot: Place) -> String {
-        let right = plot.x + plot.width;
-        let end = |line: &Stroke| {
-            let (x, y) = self.spot(*line.points.last().expect("a line has points"));
-            let (x, y) = (x.clamp(0.0, 1.0), 1.0 - y.clamp(0.0, 1.0));
-            (plot.x + plot.width * x, plot.y + plot.height * y)
-        };
-        let mut ends: Vec<(&Stroke, (f64, f64))> =
-            self.strokes.iter().map(|line| (line, end(line))).collect();
-        ends.sort_by(|(_, a), (_, b)| a.1.total_cmp(&b.1));
-        let heights: Vec<f64> = ends.iter().map(|(_, (_, y))| *y).collect();
-        let heights = spread(&heights, LABEL_PITCH, plot.y, plot.y + plot.height);
+    pub fn labels(&self, plot: Place) -> String {
+        let edge = plot.x + plot.width + 2.0;
         let mut svg = String::new();
-        for ((line, (x, y)), height) in ends.into_iter().zip(heights) {
+        for End { stroke: line, x, y, label: (start, height) } in self.ends(plot) {
             let color = COLORS[line.look % COLORS.len()];
-            let (edge, start) = (right + 2.0, right + GUTTER);
             let leader = format!("M{x:.1} {y:.1}H{edge:.1}L{start:.1} {height:.1}");
             let sample = format!("M{start:.1} {height:.1}h{:.1}", SAMPLE - 5.0);
             let _ = write!(svg, r#"<circle cx="{x:.1}" cy="{y:.1}" r="2.4" fill="{color}"/>"#);
@@ -133,9 +135,48 @@ impl Panel {
         svg
     }
 
+    /// From the highest to the lowest, labels apart.
+    pub fn ends(&self, plot: Place) -> Vec<End<'_>> {
+        let end = |line: &Stroke| {
+            let (x, y) = self.spot(*line.points.last().expect("a line has points"));
+            let (x, y) = (x.clamp(0.0, 1.0), 1.0 - y.clamp(0.0, 1.0));
+            (plot.x + plot.width * x, plot.y + plot.height * y)
+        };
+        let mut ends: Vec<(&Stroke, (f64, f64))> =
+            self.strokes.iter().map(|line| (line, end(line))).collect();
+        ends.sort_by(|(_, a), (_, b)| a.1.total_cmp(&b.1));
+        let heights: Vec<f64> = ends.iter().map(|(_, (_, y))| *y).collect();
+        let heights = spread(&heights, LABEL_PITCH, plot.y, plot.y + plot.height);
+        let start = plot.x + plot.width + GUTTER;
+        let end = |((stroke, (x, y)), height)| End { stroke, x, y, label: (start, height) };
+        ends.into_iter().zip(heights).map(end).collect()
+    }
+
     fn spot(&self, (x, y): (f64, f64)) -> (f64, f64) {
         (self.x.place(x), self.y.place(y))
     }
+}
+
+/// The left and the lower edge of a plot, with the numbers and the title of the axis upwards.
+pub(crate) fn frame(axis: &Axis, plot: Place) -> String {
+    let Place { x, y, width, height } = plot;
+    let (mut rules, mut numbers) = (String::new(), String::new());
+    for tick in axis.ticks() {
+        let at = y + height * (1.0 - axis.place(tick.value));
+        let _ = write!(rules, "M{x:.1} {at:.1}h{width:.1}");
+        numbers += &text(x - 5.0, at + 4.0, r#"text-anchor="end""#, &tick.text);
+    }
+    let (left, middle) = (x - left(axis) + 14.0, y + height / 2.0);
+    let turned = format!(r#"text-anchor="middle" transform="rotate(-90 {left:.1} {middle:.1})""#);
+    let title = text(left, middle, &turned, &axis.title);
+    let edges = stroke(FRAME, "", &format!("M{x:.1} {y:.1}v{height:.1}h{width:.1}"));
+    stroke(GRID, "", &rules) + &edges + &numbers + &title
+}
+
+/// Room left of a plot for the numbers and the title of the axis upwards.
+pub(crate) fn left(axis: &Axis) -> f64 {
+    let widest = axis.ticks().iter().map(|tick| tick.text.chars().count()).max().unwrap_or(0);
+    (24.0 + CHARACTER * widest as f64).max(LEFT)
 }
 
 /// A path in one of the looks.

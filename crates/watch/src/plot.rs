@@ -7,7 +7,7 @@ use crate::bars::{Bars, IDS, legend, scale};
 use crate::curves::{Curves, Point};
 use crate::panel::{Panel, Place, Stroke};
 use crate::points::{DIVERGED, brief, shortened, smoothed, thinned};
-use crate::svg::{BOLD, INK, fill, rectangle, text};
+use crate::svg::{BOLD, file, text};
 use crate::table::{count, duration};
 use crate::timeline::Timeline;
 
@@ -47,11 +47,7 @@ pub fn comparison(title: &str, runs: &[Run]) -> String {
     }
     let (timelines, bottom) = timelines(runs, PANELS_TOP + PANELS_HEIGHT + 34.0);
     let height = (bottom + MARGIN).ceil();
-    let paper = fill("white", &rectangle(0.0, 0.0, WIDTH, height));
-    let space = r#"xmlns="http://www.w3.org/2000/svg""#;
-    let size = format!(r#"width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}""#);
-    let style = format!(r#"font-family="sans-serif" font-size="11" fill="{INK}""#);
-    format!("<svg {space} {size} {style}>{paper}{body}{timelines}</svg>\n")
+    file(WIDTH, height, &(body + &timelines))
 }
 
 fn loss_over_time(runs: &[Run]) -> Option<Panel> {

@@ -38,7 +38,8 @@ pub(crate) fn thinned(points: &[Point]) -> Vec<Point> {
 
 /// A value to three digits or so.
 pub(crate) fn brief(value: f64) -> String {
-    match value {
+    match value.abs() {
+        0.0 => "0".to_owned(),
         ..0.001 => format!("{value:.1e}"),
         ..1.0 => format!("{value:.3}"),
         ..1e4 => format!("{value:.2}"),

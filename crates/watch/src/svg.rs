@@ -5,6 +5,16 @@ pub(crate) fn text(x: f64, y: f64, style: &str, words: &str) -> String {
     format!(r#"<text x="{x:.1}" y="{y:.1}" {style}>{}</text>"#, xml(words))
 }
 
+/// A drawing as a file of its own, on white paper.
+pub(crate) fn file(width: f64, height: f64, body: &str) -> String {
+    let paper = fill(PAPER, &rectangle(0.0, 0.0, width, height));
+    let space = r#"xmlns="http://www.w3.org/2000/svg""#;
+    let size = format!(r#"width="{width}" height="{height}" viewBox="0 0 {width} {height}""#);
+    let style = format!(r#"font-family="sans-serif" font-size="11" fill="{INK}""#);
+    format!("<svg {space} {size} {style}>{paper}{body}</svg>\n")
+}
+
+pub(crate) const PAPER: &str = "#ffffff";
 pub(crate) const INK: &str = "#222222";
 pub(crate) const BOLD: &str = r#"font-size="13" font-weight="bold""#;
 

@@ -3,9 +3,11 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::page::drawing;
+use paceline_runtime::WorkerId;
+
 use super::{Facts, Report};
 use crate::bars::{Bars, IDS, SHADES, legend, scale};
+use crate::page::{drawing, table};
 use crate::svg::{fill, rectangle, stroke, text};
 use crate::table::{count, duration};
 
@@ -22,7 +24,7 @@ pub(super) fn section(report: &Report, facts: &Facts) -> String {
     }
     let mut html = String::from("<h2>Workers</h2>\n");
     let _ = writeln!(html, "<p>{}</p>", waited_for_most(report, facts));
-    html += &table(report, facts);
+    html += &workers_table(report, facts);
     if workers > WORKERS_MAX {
         let _ =
             writeln!(html, "<p>and {} more workers.</p>", count((workers - WORKERS_MAX) as u64));
@@ -52,28 +54,20 @@ fn waited_for_most(report: &Report, facts: &Facts) -> String {
     )
 }
 
-fn table(report: &Report, facts: &Facts) -> String {
-    let mut html = String::from(
-        "<table>\n<tr><th>worker</th><th>computing</th><th class=\"number\">utilization</th>\
-         <th class=\"number\">samples</th><th class=\"number\">waited for by others</th></tr>\n",
-    );
-    for (who, part) in report.timeline.utilization().into_iter().take(WORKERS_MAX) {
+fn workers_table(report: &Report, facts: &Facts) -> String {
+    let header = ["worker", "computing", "utilization", "samples", "waited for by others"];
+    let row = |(who, part): (WorkerId, f64)| {
         let samples = report.computed.get(&who).copied().unwrap_or(0);
         let waited = match facts.waited_for.get(&who).copied().unwrap_or_default() {
             _ if report.keeping_one_in() > 1 => "-".to_owned(),
             time => duration(time.as_secs_f64()),
         };
-        let _ = writeln!(
-            html,
-            "<tr><td>{who}</td><td class=\"bar\">{}</td><td class=\"number\">{:.1} %</td>\
-             <td class=\"number\">{}</td><td class=\"number\">{}</td></tr>",
-            bar(part),
-            100.0 * part,
-            count(samples),
-            waited,
-        );
-    }
-    html + "</table>\n"
+        let part_text = format!("{:.1} %", 100.0 * part);
+        vec![who.to_string(), bar(part), part_text, count(samples), waited]
+    };
+    let workers = report.timeline.utilization().into_iter().take(WORKERS_MAX);
+    let rows: Vec<Vec<String>> = workers.map(row).collect();
+    table(&header.map(str::to_owned), &rows, &[false, false, true, true, true])
 }
 
 fn bar(part: f64) -> String {
@@ -82,7 +76,8 @@ fn bar(part: f64) -> String {
     let computing = fill(SHADES[4], &rectangle(0.0, 2.0, width * part, height - 4.0));
     // A rim, so that the whole can be seen on any paper.
     let rim = stroke(SHADES[2], "", &rectangle(0.5, 2.0, width - 1.0, height - 4.0));
-    drawing("utilization", width, height, &(waiting + &computing + &rim))
+    let svg = drawing("utilization", width, height, &(waiting + &computing + &rim));
+    format!("<div class=\"bar\">{svg}</div>")
 }
 
 fn bars(report: &Report, title: &str, until: Duration) -> String {

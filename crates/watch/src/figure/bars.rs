@@ -1,0 +1,262 @@
+//! Grouped bars: one bar of every series in each group, whiskers for the range, a legend if labels find no room.
+
+use std::fmt::Write;
+
+use super::{Bar, HEIGHT, MARGIN, Scale, Sketch, Spot, WIDTH, hatch, height, wrapped};
+use crate::axis::Axis;
+use crate::panel::{CHARACTER, Place, frame, left};
+use crate::points::{brief, shortened};
+use crate::svg::{INK, cross, stroke, text};
+
+/// From one bar to the next, so that hatching can be seen and a lonely bar is no wall.
+const PITCH_MIN: f64 = 7.0;
+const PITCH_MAX: f64 = 56.0;
+/// Between groups, as a part of their width, and at least.
+const GAP: f64 = 0.18;
+const GAP_MIN: f64 = 12.0;
+/// Bars so far apart have room for their value.
+const VALUE_PITCH: f64 = 30.0;
+const PLOT_HEIGHT_MIN: f64 = 230.0;
+const LEGEND_PITCH: f64 = 17.0;
+const NAME_PITCH: f64 = 12.0;
+const NAME_LINES: usize = 3;
+/// What a character of smaller print takes.
+const SMALL: f64 = 5.7;
+const SMALL_PRINT: &str = r#"font-size="10""#;
+
+/// None if there is nothing to draw.
+pub(super) fn sketch(y: &Scale, groups: &[String], series: &[Bar], top: f64) -> Option<Sketch> {
+    let spots: Vec<Vec<Option<Spot>>> = series.iter().map(|bar| drawable(bar, groups)).collect();
+    let all = || spots.iter().flatten().flatten();
+    let ends = y.ends(all().flat_map(|spot| [spot.low, spot.y, spot.high]));
+    // On a logarithmic axis, there may be values without a place: all bars are flat.
+    let (from, to) = upwards(y, ends.or(all().next().map(|_| (1.0, 10.0)))?);
+    let axis = y.axis(from, to, PLOT_HEIGHT_MIN);
+    let left = left(&axis);
+    let needed = groups.len() as f64 * (PITCH_MIN * series.len() as f64 + GAP_MIN);
+    let width = needed.max(WIDTH - left - MARGIN);
+    let row = Row::new(groups.len(), series.len(), left, width);
+    let under = Under::new(series, &row);
+
+    let (legend, legend_height) =
+        legend(series, under, Place { x: left, y: top, width, height: 0.0 });
+    let names = Names::new(groups, &row);
+    let under_height = if under == Under::Nothing { 0.0 } else { NAME_PITCH };
+    let below = 8.0 + under_height + names.height();
+    let plot_top = top + legend_height + 12.0;
+    let plot_height = (HEIGHT - plot_top - below).max(PLOT_HEIGHT_MIN);
+    let plot = Place { x: left, y: plot_top, width, height: plot_height };
+    let bottom = plot.y + plot.height;
+
+    let mut body = legend + &frame(&axis, plot);
+    for (look, (bar, spots)) in series.iter().zip(&spots).enumerate() {
+        for (group, spot) in spots.iter().enumerate() {
+            let center = row.bar(group, look);
+            body += &match spot {
+                Some(spot) => drawn(&axis, plot, look, center, row.pitch, spot),
+                None => mark(center, bottom),
+            };
+            body += &under.words(look, bar, center, bottom);
+        }
+    }
+    body += &names.svg(&row, bottom + 12.0 + under_height);
+    let mut footnotes = vec![];
+    if all().any(Spot::has_range) {
+        footnotes.push("whiskers: from the lowest to the highest of the seeds".to_owned());
+    }
+    if spots.iter().flatten().any(Option::is_none) {
+        footnotes.push("x: no such run, or it diverged".to_owned());
+    }
+    let footnotes = if footnotes.is_empty() { footnotes } else { vec![footnotes.join("; ")] };
+    Some(Sketch { width: left + width + MARGIN, height: bottom + below + 6.0, body, footnotes })
+}
+
+/// One for each group.
+fn drawable(bar: &Bar, groups: &[String]) -> Vec<Option<Spot>> {
+    let is_number = |spot: &Spot| spot.y.abs() <= 1e100;
+    let spot = |group| bar.values.get(group).copied().flatten().filter(is_number);
+    (0..groups.len()).map(|group| spot(group).map(Spot::mended)).collect()
+}
+
+/// From 0, or where that has no place from a round number below all values.
+fn upwards(scale: &Scale, (low, high): (f64, f64)) -> (f64, f64) {
+    if scale.logarithmic {
+        let below = 10f64.powf((low / 1.25).log10().floor());
+        let digit = [5.0, 2.0].into_iter().find(|digit| digit * below <= low / 1.25);
+        let from = digit.unwrap_or(1.0) * below;
+        return (from, high * (high / from).powf(0.07));
+    }
+    let room = 0.07 * (high.max(0.0) - low.min(0.0));
+    let below = if low < 0.0 { low - room } else { 0.0 };
+    (below, if high > 0.0 { high + room } else { room })
+}
+
+/// Where bars stand.
+struct Row {
+    left: f64,
+    group: f64,
+    pitch: f64,
+    series: usize,
+}
+
+impl Row {
+    fn new(groups: usize, series: usize, left: f64, width: f64) -> Row {
+        let group = width / groups as f64;
+        let room = group - (GAP * group).max(GAP_MIN);
+        Row { left, group, pitch: (room / series as f64).min(PITCH_MAX), series }
+    }
+
+    fn center(&self, group: usize) -> f64 {
+        self.left + self.group * (group as f64 + 0.5)
+    }
+
+    fn bar(&self, group: usize, series: usize) -> f64 {
+        let from_center = series as f64 + 0.5 - self.series as f64 / 2.0;
+        self.center(group) + self.pitch * from_center
+    }
+}
+
+/// A bar with its whisker, and its value if there is room.
+fn drawn(axis: &Axis, plot: Place, look: usize, center: f64, pitch: f64, spot: &Spot) -> String {
+    let at = |value: f64| plot.y + plot.height * (1.0 - height(axis, value));
+    let (base, end) = (at(0.0), at(spot.y));
+    let width = if pitch > 12.0 { pitch - 3.0 } else { pitch - 1.2 };
+    let (y, tall) = (base.min(end), (base - end).abs());
+    let mut svg = hatch::bar(look, Place { x: center - width / 2.0, y, width, height: tall });
+    let (high, low) = (at(spot.high), at(spot.low));
+    if spot.has_range() {
+        let cap = (0.28 * pitch).min(5.0);
+        let mut path = format!("M{center:.1} {high:.1}V{low:.1}");
+        for end in [high, low] {
+            let _ = write!(path, "M{:.1} {end:.1}h{:.1}", center - cap, 2.0 * cap);
+        }
+        // Paper on both sides, so that it can be seen on any bar.
+        svg += &stroke(crate::svg::PAPER, r#"stroke-width="3" stroke-opacity="0.8""#, &path);
+        svg += &stroke(INK, r#"stroke-width="1.1""#, &path);
+    }
+    if pitch >= VALUE_PITCH {
+        let style = r#"font-size="9.5" text-anchor="middle""#;
+        svg += &text(center, high.min(base) - 4.0, style, &brief(spot.y));
+    }
+    svg
+}
+
+fn mark(center: f64, bottom: f64) -> String {
+    stroke(INK, r#"stroke-width="1.2""#, &cross(center, bottom - 6.0, 6.0))
+}
+
+/// What stands under each bar.
+#[derive(Clone, Copy, PartialEq)]
+enum Under {
+    Nothing,
+    /// The series' label.
+    Labels,
+    /// A letter that the legend explains.
+    Letters,
+}
+
+impl Under {
+    fn new(series: &[Bar], row: &Row) -> Under {
+        let fits = |bar: &Bar| SMALL * bar.label.chars().count() as f64 <= row.pitch - 4.0;
+        match series {
+            [_] => Under::Nothing,
+            _ if series.iter().all(fits) => Under::Labels,
+            _ => Under::Letters,
+        }
+    }
+
+    fn words(self, look: usize, bar: &Bar, center: f64, bottom: f64) -> String {
+        let middle = |size: f64| format!(r#"font-size="{size}" text-anchor="middle""#);
+        match self {
+            Under::Nothing => String::new(),
+            Under::Labels => text(center, bottom + 12.0, &middle(10.0), &bar.label),
+            Under::Letters => text(center, bottom + 10.0, &middle(9.0), &letter(look)),
+        }
+    }
+}
+
+fn letter(look: usize) -> String {
+    char::from(b'a' + (look % 26) as u8).to_string()
+}
+
+/// A swatch and a label for each series, in as many rows as it takes; and the height of it.
+fn legend(series: &[Bar], under: Under, place: Place) -> (String, f64) {
+    if under == Under::Labels || series.iter().all(|bar| bar.label.is_empty()) {
+        return (String::new(), 0.0);
+    }
+    let (mut x, mut y, mut svg) = (place.x, place.y + LEGEND_PITCH, String::new());
+    for (look, bar) in series.iter().enumerate() {
+        let label = shortened(&bar.label, 40);
+        let key = if under == Under::Letters { 12.0 } else { 0.0 };
+        let wide = key + 24.0 + CHARACTER * label.chars().count() as f64;
+        if x > place.x && x + wide > place.x + place.width {
+            (x, y) = (place.x, y + LEGEND_PITCH);
+        }
+        if under == Under::Letters {
+            svg += &text(x, y, "", &letter(look));
+        }
+        let swatch = Place { x: x + key, y: y - 8.5, width: 18.0, height: 10.0 };
+        svg += &hatch::bar(look, swatch);
+        svg += &text(x + key + 24.0, y, "", &label);
+        x += wide + 14.0;
+    }
+    (svg, y - place.y)
+}
+
+/// Names of groups: in a few lines below each, or all of them tilted.
+enum Names {
+    Level(Vec<Vec<String>>),
+    Tilted(Vec<String>),
+}
+
+/// How far tilted names are from level.
+const TILT: f64 = 40.0;
+
+impl Names {
+    fn new(groups: &[String], row: &Row) -> Names {
+        let columns = ((row.group - 6.0) / SMALL) as usize;
+        let level = groups.iter().map(|name| wrapped(name, columns, NAME_LINES)).collect();
+        if let Some(level) = level {
+            return Names::Level(level);
+        }
+        // The first name must not leave the paper.
+        let room = (row.center(0) - 4.0) / TILT.to_radians().cos();
+        let columns = ((room / SMALL) as usize).clamp(4, 30);
+        Names::Tilted(groups.iter().map(|name| shortened(name, columns)).collect())
+    }
+
+    fn height(&self) -> f64 {
+        match self {
+            Names::Level(names) => {
+                NAME_PITCH * names.iter().map(Vec::len).max().unwrap_or(0) as f64
+            }
+            Names::Tilted(names) => {
+                let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+                8.0 + SMALL * longest as f64 * TILT.to_radians().sin()
+            }
+        }
+    }
+
+    fn svg(&self, row: &Row, y: f64) -> String {
+        let mut svg = String::new();
+        match self {
+            Names::Level(names) => {
+                for (group, lines) in names.iter().enumerate() {
+                    for (i, line) in lines.iter().enumerate() {
+                        let style = format!(r#"{SMALL_PRINT} text-anchor="middle""#);
+                        svg += &text(row.center(group), y + NAME_PITCH * i as f64, &style, line);
+                    }
+                }
+            }
+            Names::Tilted(names) => {
+                for (group, name) in names.iter().enumerate() {
+                    let x = row.center(group) + 3.0;
+                    let turn = format!(r#"transform="rotate(-{TILT} {x:.1} {y:.1})""#);
+                    let style = format!(r#"{SMALL_PRINT} text-anchor="end" {turn}"#);
+                    svg += &text(x, y, &style, name);
+                }
+            }
+        }
+        svg
+    }
+}
