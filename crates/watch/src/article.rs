@@ -37,7 +37,7 @@ impl Article {
             let notes: String = self.notes.iter().map(note).collect();
             body += &format!("<h2>Notes</h2>\n<ul>\n{notes}</ul>\n");
         }
-        page(&self.title, &body)
+        page("article", &self.title, &body)
     }
 }
 
@@ -57,4 +57,83 @@ fn caption(words: &str) -> String {
         return String::new();
     }
     format!("<figcaption>{}</figcaption>\n", xml(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::{Bar, Drawing, Line, Scale, Spot};
+    use crate::testing::is_well_formed;
+
+    fn scale() -> Scale {
+        Scale { label: "y".to_owned(), logarithmic: false }
+    }
+
+    fn article() -> Article {
+        let words = |words: &str| words.to_owned();
+        let spot = |x: f64| Spot { x, y: x, low: x - 1.0, high: x + 1.0 };
+        let lines = vec![Line { label: words("<line>"), points: vec![spot(1.0), spot(2.0)] }];
+        let series = vec![Bar { label: words("<bar>"), values: vec![Some(spot(1.0)), None] }];
+        let groups = vec![words("one"), words("two")];
+        let drawings = [
+            Drawing::Lines { x: scale(), y: scale(), lines },
+            Drawing::Bars { y: scale(), groups, series },
+        ];
+        let figure = |drawing| Figure { title: words("t"), caption: words("<seen>"), drawing };
+        Article {
+            title: words("a <title>"),
+            remarks: vec![words("a <remark>")],
+            sheets: vec![Sheet {
+                caption: words("a <sheet>"),
+                header: vec![words("name"), words("<value>")],
+                rows: vec![vec![words("x & y"), words("1.0")], vec![words("short")], vec![]],
+                numbers: vec![false, true],
+            }],
+            figures: drawings.into_iter().map(figure).collect(),
+            notes: vec![words("a <note>")],
+        }
+    }
+
+    fn assert_sound(html: &str) {
+        let (_, body) = html.split_once("<body>").expect("a body");
+        let (body, _) = body.split_once("</body>").expect("a body ends");
+        assert!(is_well_formed(body), "{html}");
+        assert!(!html.contains("NaN") && !html.contains("inf "), "{html}");
+        for outside in ["http:", "https:", "<script", "<link", "url(", "src=", " id="] {
+            assert!(!html.contains(outside), "the page needs {outside}");
+        }
+    }
+
+    #[test]
+    fn an_article_has_all_its_parts_in_order_and_escaped() {
+        let html = article().html();
+
+        assert_sound(&html);
+        let mut rest = html.as_str();
+        for part in [
+            "<title>a &lt;title&gt;</title>",
+            "<h1>a &lt;title&gt;</h1>",
+            "<p class=\"remark\">a &lt;remark&gt;</p>",
+            "<figcaption>a &lt;sheet&gt;</figcaption>",
+            "<tr><th>name</th><th class=\"number\">&lt;value&gt;</th></tr>",
+            "<tr><td>x &amp; y</td><td class=\"number\">1.0</td></tr>",
+            "&lt;line&gt;",
+            "<figcaption>&lt;seen&gt;</figcaption>",
+            "&lt;bar&gt;",
+            "<li>a &lt;note&gt;</li>",
+        ] {
+            let found = rest.split_once(part);
+            rest = found.unwrap_or_else(|| panic!("no {part} at its place in {html}")).1;
+        }
+    }
+
+    #[test]
+    fn an_empty_article_is_a_page_with_a_title() {
+        let (sheets, figures) = (vec![], vec![]);
+        let title = "nothing".to_owned();
+        let html = Article { title, remarks: vec![], sheets, figures, notes: vec![] }.html();
+
+        assert_sound(&html);
+        assert!(html.contains("<h1>nothing</h1>") && !html.contains("<h2>"), "{html}");
+    }
 }

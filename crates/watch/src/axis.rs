@@ -18,9 +18,9 @@ pub(crate) struct Tick {
 }
 
 impl Axis {
-    /// An axis from one end to the other, a little further if they are the same.
+    /// An axis from one end to the other, a little further if they are as good as the same.
     pub fn linear(title: impl Into<String>, from: f64, to: f64) -> Axis {
-        let to = if to > from { to } else { from + from.abs().max(1.0) };
+        let to = if to - from > 1e-100 { to } else { from + from.abs().max(1.0) };
         Axis { title: title.into(), from, to, logarithmic: false }
     }
 
@@ -71,6 +71,7 @@ impl Axis {
         let digits: &[i32] = match decades {
             ..0.8 => &[1, 2, 3, 4, 5, 6, 8],
             ..2.2 => &[1, 2, 5],
+            ..3.2 => &[1, 3],
             _ => &[1],
         };
         let every = (decades / TICKS_MAX as f64).ceil().max(1.0) as i32;
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn marks_are_round_numbers_between_the_ends() {
-        let table: [(Axis, &[&str]); 8] = [
+        let table: [(Axis, &[&str]); 9] = [
             (Axis::linear("", 0.0, 10.0), &["0", "2", "4", "6", "8", "10"]),
             (
                 Axis::linear("", 0.0, 0.31),
@@ -130,6 +131,7 @@ mod tests {
             (Axis::linear("", 5.0, 5.0), &["5", "6", "7", "8", "9", "10"]),
             (Axis::linear("", 0.0, 1.3e7), &["0", "2e6", "4e6", "6e6", "8e6", "1.0e7", "1.2e7"]),
             (Axis::logarithmic("", 0.04, 2.4), &["0.05", "0.1", "0.2", "0.5", "1", "2"]),
+            (Axis::logarithmic("", 20.0, 5e3), &["30", "100", "300", "1000", "3000"]),
             (
                 Axis::logarithmic("", 0.9e-6, 2.0),
                 &["1e-6", "1e-5", "0.0001", "0.001", "0.01", "0.1", "1"],

@@ -6,7 +6,8 @@ mod lines;
 mod marker;
 
 use crate::axis::Axis;
-use crate::panel::FRAME;
+use crate::page::drawing;
+use crate::panel::{CHARACTER, FRAME};
 use crate::points::shortened;
 use crate::svg::{BOLD, file, text, xml};
 
@@ -79,6 +80,12 @@ impl Figure {
         file(width, height, &(caption + &body))
     }
 
+    /// The drawing as a part of a page.
+    pub(crate) fn html(&self) -> String {
+        let Sketch { width, height, body, .. } = self.sketch();
+        drawing(&self.title, width, height, &body)
+    }
+
     /// Title, drawing and footnotes.
     fn sketch(&self) -> Sketch {
         let columns = ((WIDTH - 2.0 * MARGIN) / TITLE_CHARACTER) as usize;
@@ -106,20 +113,12 @@ impl Figure {
 }
 
 /// The inside of a drawing.
-pub(crate) struct Sketch {
-    pub width: f64,
-    pub height: f64,
-    pub body: String,
+struct Sketch {
+    width: f64,
+    height: f64,
+    body: String,
     /// What the signs in it mean, and what could not be drawn.
     footnotes: Vec<String>,
-}
-
-impl Figure {
-    /// The drawing as a part of a page.
-    pub(crate) fn html(&self) -> String {
-        let Sketch { width, height, body, .. } = self.sketch();
-        crate::page::drawing(&self.title, width, height, &body)
-    }
 }
 
 fn nothing() -> Sketch {
@@ -144,7 +143,7 @@ impl Scale {
 
     /// An axis whose title fits into so many pixels.
     fn axis(&self, from: f64, to: f64, length: f64) -> Axis {
-        let title = shortened(&self.label, (length / crate::panel::CHARACTER) as usize);
+        let title = shortened(&self.label, (length / CHARACTER) as usize);
         match self.logarithmic {
             true => Axis::logarithmic(title, from, to),
             false => Axis::linear(title, from, to),
@@ -167,8 +166,9 @@ impl Spot {
 
 /// Where a value is drawn: its part of the axis, or the end that it lies beyond.
 fn height(axis: &Axis, value: f64) -> f64 {
-    // `max` turns the logarithm of what is below 0 into 0, too.
-    axis.place(value).max(0.0).min(1.0)
+    let place = axis.place(value);
+    // There is no logarithm of what is below 0.
+    if place.is_nan() { 0.0 } else { place.clamp(0.0, 1.0) }
 }
 
 /// Lines of at most `width` characters, broken between words and their parts; none if that takes more than

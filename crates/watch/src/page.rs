@@ -6,8 +6,8 @@ use crate::bars::SHADES;
 use crate::panel::{COLORS, FRAME, GRID};
 use crate::svg::{INK, PAPER, xml};
 
-/// A whole page: a title, and what follows it.
-pub(crate) fn page(title: &str, body: &str) -> String {
+/// A whole page: a title, and what follows it; `kind` is what the style knows it by.
+pub(crate) fn page(kind: &str, title: &str, body: &str) -> String {
     let title = xml(title);
     let style = format!("{STYLE}@media (prefers-color-scheme: dark) {{\n{}}}\n", dark());
     format!(
@@ -15,7 +15,7 @@ pub(crate) fn page(title: &str, body: &str) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>{title}</title>\n<style>\n{style}</style>\n</head>\n\
-         <body>\n<h1>{title}</h1>\n{body}</body>\n</html>\n"
+         <body>\n<main class=\"{kind}\">\n<h1>{title}</h1>\n{body}</main>\n</body>\n</html>\n"
     )
 }
 
@@ -67,8 +67,10 @@ td { overflow-wrap: anywhere; }
 .remark { border-left: 4px solid #c00000; padding: .2rem .8rem; margin: 0 0 1rem; }
 svg { width: 100%; height: auto; display: block; }
 .bar { width: 16rem; max-width: 30vw; }
-figure { margin: 1.6rem 0; max-width: 50rem; }
-figcaption { margin-top: .3rem; }
+.article { max-width: 60rem; margin: 0 auto; }
+figure { margin: 1.8rem 0; }
+figcaption { margin: .3rem 0; }
+.sheet figcaption { font-weight: bold; }
 figure table { display: block; overflow-x: auto; }
 figure th { border-bottom: 1px solid; }
 @media print { .panels svg, figure { break-inside: avoid; } }

@@ -54,9 +54,39 @@ pub(crate) fn shortened(text: &str, length: usize) -> String {
     text.chars().take(length - 1).chain(['…']).collect()
 }
 
+/// The beginning and the end of a text: names often differ in their last part.
+pub(crate) fn squeezed(text: &str, length: usize) -> String {
+    let n = text.chars().count();
+    if n <= length {
+        return text.to_owned();
+    }
+    let (begin, end) = (length / 2, length - length / 2 - 1);
+    text.chars().take(begin).chain(['…']).chain(text.chars().skip(n - end)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_differ_at_the_end_still_do_when_squeezed() {
+        let table =
+            [("period=16", 9, "period=16"), ("period=16", 8, "peri…=16"), ("äöüß", 3, "ä…ß")];
+
+        for (text, length, expected) in table {
+            assert_eq!(squeezed(text, length), expected);
+        }
+    }
+
+    #[test]
+    fn a_value_takes_about_three_digits_whatever_its_sign() {
+        let table =
+            [(0.0, "0"), (-3.0, "-3.00"), (0.25, "0.250"), (2e-5, "2.0e-5"), (1e6, "1.0e6")];
+
+        for (value, expected) in table {
+            assert_eq!(brief(value), expected);
+        }
+    }
 
     #[test]
     fn a_noisy_loss_below_zero_counts_in_the_mean() {

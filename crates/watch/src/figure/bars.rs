@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::{Bar, HEIGHT, MARGIN, Scale, Sketch, Spot, WIDTH, hatch, height, wrapped};
 use crate::axis::Axis;
-use crate::panel::{CHARACTER, Place, frame, left};
-use crate::points::{brief, shortened};
-use crate::svg::{INK, cross, stroke, text};
+use crate::panel::{CHARACTER, FRAME, Place, frame, left};
+use crate::points::{brief, squeezed};
+use crate::svg::{INK, PAPER, cross, stroke, text};
 
 /// From one bar to the next, so that hatching can be seen and a lonely bar is no wall.
 const PITCH_MIN: f64 = 7.0;
@@ -49,6 +49,10 @@ pub(super) fn sketch(y: &Scale, groups: &[String], series: &[Bar], top: f64) -> 
     let bottom = plot.y + plot.height;
 
     let mut body = legend + &frame(&axis, plot);
+    if from < 0.0 {
+        let zero = bottom - plot.height * axis.place(0.0);
+        body += &stroke(FRAME, "", &format!("M{left:.1} {zero:.1}h{width:.1}"));
+    }
     for (look, (bar, spots)) in series.iter().zip(&spots).enumerate() {
         for (group, spot) in spots.iter().enumerate() {
             let center = row.bar(group, look);
@@ -60,15 +64,20 @@ pub(super) fn sketch(y: &Scale, groups: &[String], series: &[Bar], top: f64) -> 
         }
     }
     body += &names.svg(&row, bottom + 12.0 + under_height);
-    let mut footnotes = vec![];
-    if all().any(Spot::has_range) {
-        footnotes.push("whiskers: from the lowest to the highest of the seeds".to_owned());
+    let footnotes = footnotes(&spots);
+    let (width, height) = ((left + width + MARGIN).ceil(), (bottom + below + 6.0).ceil());
+    Some(Sketch { width, height, body, footnotes })
+}
+
+fn footnotes(spots: &[Vec<Option<Spot>>]) -> Vec<String> {
+    let mut signs = vec![];
+    if spots.iter().flatten().flatten().any(Spot::has_range) {
+        signs.push("whiskers: from the lowest to the highest of the seeds");
     }
     if spots.iter().flatten().any(Option::is_none) {
-        footnotes.push("x: no such run, or it diverged".to_owned());
+        signs.push("x: no such run, or it diverged");
     }
-    let footnotes = if footnotes.is_empty() { footnotes } else { vec![footnotes.join("; ")] };
-    Some(Sketch { width: left + width + MARGIN, height: bottom + below + 6.0, body, footnotes })
+    if signs.is_empty() { vec![] } else { vec![signs.join("; ")] }
 }
 
 /// One for each group.
@@ -131,7 +140,7 @@ fn drawn(axis: &Axis, plot: Place, look: usize, center: f64, pitch: f64, spot: &
             let _ = write!(path, "M{:.1} {end:.1}h{:.1}", center - cap, 2.0 * cap);
         }
         // Paper on both sides, so that it can be seen on any bar.
-        svg += &stroke(crate::svg::PAPER, r#"stroke-width="3" stroke-opacity="0.8""#, &path);
+        svg += &stroke(PAPER, r#"stroke-width="3" stroke-opacity="0.8""#, &path);
         svg += &stroke(INK, r#"stroke-width="1.1""#, &path);
     }
     if pitch >= VALUE_PITCH {
@@ -186,7 +195,7 @@ fn legend(series: &[Bar], under: Under, place: Place) -> (String, f64) {
     }
     let (mut x, mut y, mut svg) = (place.x, place.y + LEGEND_PITCH, String::new());
     for (look, bar) in series.iter().enumerate() {
-        let label = shortened(&bar.label, 40);
+        let label = squeezed(&bar.label, 40);
         let key = if under == Under::Letters { 12.0 } else { 0.0 };
         let wide = key + 24.0 + CHARACTER * label.chars().count() as f64;
         if x > place.x && x + wide > place.x + place.width {
@@ -222,7 +231,7 @@ impl Names {
         // The first name must not leave the paper.
         let room = (row.center(0) - 4.0) / TILT.to_radians().cos();
         let columns = ((room / SMALL) as usize).clamp(4, 30);
-        Names::Tilted(groups.iter().map(|name| shortened(name, columns)).collect())
+        Names::Tilted(groups.iter().map(|name| squeezed(name, columns)).collect())
     }
 
     fn height(&self) -> f64 {
@@ -232,7 +241,7 @@ impl Names {
             }
             Names::Tilted(names) => {
                 let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-                8.0 + SMALL * longest as f64 * TILT.to_radians().sin()
+                16.0 + SMALL * longest as f64 * TILT.to_radians().sin()
             }
         }
     }

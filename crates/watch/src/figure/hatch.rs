@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::panel::{COLORS, Place};
-use crate::svg::{rectangle, stroke};
+use crate::svg::{PAPER, fill, rectangle, stroke};
 
 /// How a bar is filled: how dark, and with which lines.
 const LOOKS: [(f64, &[Slope]); 8] = [
@@ -33,12 +33,14 @@ pub(super) fn bar(look: usize, place: Place) -> String {
     let color = COLORS[look % COLORS.len()];
     let (shade, slopes) = LOOKS[(look + 3 * lap) % LOOKS.len()];
     let edge = rectangle(place.x, place.y, place.width, place.height);
+    // The grid must not shine through.
+    let paper = fill(PAPER, &edge);
     let inside =
         format!(r#"<path fill="{color}" fill-opacity="{shade}" stroke="{color}" d="{edge}"/>"#);
     let lines: String = slopes.iter().map(|slope| hatching(*slope, place)).collect();
     match lines.as_str() {
-        "" => inside,
-        lines => inside + &stroke(color, "", lines),
+        "" => paper + &inside,
+        lines => paper + &inside + &stroke(color, "", lines),
     }
 }
 

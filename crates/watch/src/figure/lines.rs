@@ -6,7 +6,7 @@ use super::marker::marker;
 use super::{HEIGHT, Line, MARGIN, Scale, Sketch, Spot, WIDTH, height};
 use crate::axis::Axis;
 use crate::panel::{COLORS, LABEL_PITCH, Panel, Place, Stroke};
-use crate::points::shortened;
+use crate::points::squeezed;
 use crate::svg::stroke;
 
 const LABEL_MAX: usize = 30;
@@ -52,21 +52,22 @@ pub(super) fn sketch(x: &Scale, y: &Scale, lines: &[Line], top: f64) -> Option<S
         let (x, y) = end.sample();
         body += &marker(end.stroke.look, x, y);
     }
-    let has_bands = all_ranges(&spots);
-    Some(Sketch { width: WIDTH, height, body, footnotes: footnotes(lines, &spots, has_bands) })
+    Some(Sketch { width: WIDTH, height, body, footnotes: footnotes(lines, &spots) })
 }
 
 fn label(line: &Line) -> String {
     let diverged = line.points.last().is_some_and(|spot| !spot.y.is_finite());
     let end = if diverged { " (diverged)" } else { "" };
-    shortened(&line.label, LABEL_MAX - end.len()) + end
+    squeezed(&line.label, LABEL_MAX - end.len()) + end
 }
 
 /// From end to end, or from 0 if the first value is near it.
 fn across(scale: &Scale, (low, high): (f64, f64)) -> (f64, f64) {
     match low {
         _ if low == high => upwards(scale, (low, high)),
-        0.0.. if !scale.logarithmic && low < 0.1 * high => (0.0, high),
+        // Markers must not stand on the numbers of the other axis.
+        _ if scale.logarithmic => (low / (high / low).powf(0.02), high),
+        0.0.. if low < 0.1 * high => (0.0, high),
         _ => (low, high),
     }
 }
@@ -100,10 +101,6 @@ fn thinned(axis: &Axis, spots: &[Spot]) -> Vec<Spot> {
         kept.push(*spot);
     }
     kept
-}
-
-fn all_ranges(lines: &[Vec<Spot>]) -> bool {
-    lines.iter().flatten().any(Spot::has_range)
 }
 
 /// From the lowest to the highest of the seeds.
@@ -146,13 +143,13 @@ fn markers(panel: &Panel, plot: Place, line: &Stroke) -> String {
     svg
 }
 
-fn footnotes(lines: &[Line], spots: &[Vec<Spot>], has_bands: bool) -> Vec<String> {
+fn footnotes(lines: &[Line], spots: &[Vec<Spot>]) -> Vec<String> {
     let mut footnotes = vec![];
-    if has_bands {
+    if spots.iter().flatten().any(Spot::has_range) {
         footnotes.push("bands: from the lowest to the highest of the seeds".to_owned());
     }
     let missing = lines.iter().zip(spots).filter(|(_, spots)| spots.is_empty());
-    let missing: Vec<String> = missing.map(|(line, _)| label(line)).collect();
+    let missing: Vec<&str> = missing.map(|(line, _)| line.label.as_str()).collect();
     if !missing.is_empty() {
         footnotes.push(format!("nothing to draw of {}", missing.join(", ")));
     }

@@ -26,7 +26,7 @@ pub(super) fn html(report: &Report, facts: &Facts) -> String {
     }
     body += "</div>\n";
     body += &workers::section(report, facts);
-    page(&facts.title, &body)
+    page("report", &facts.title, &body)
 }
 
 /// Values by name.
