@@ -97,7 +97,7 @@ impl Evaluate {
             return print_json(&judged);
         }
         let tables = if is_text { String::new() } else { tables(&judged, &evaluation) };
-        print(&(summary(&judged) + &tables))
+        print(&format!("{}{tables}", summary(&judged)))
     }
 }
 
@@ -115,13 +115,13 @@ fn summary(judged: &Judged) -> String {
     let (samples, loss) = (count(judged.samples), judged.loss);
     let accuracy = percent(judged.accuracy);
     let first = format!("{checkpoint}: {model} after {epochs:.2} epochs, judged by {data}\n");
-    first
-        + &match judged.bits_per_character {
-            Some(bits) => format!(
-                "{samples} characters: loss {loss:.4} nats, {bits:.4} bits per character; {accuracy} of them told right\n"
-            ),
-            None => format!("{samples} samples: loss {loss:.4}, accuracy {accuracy}\n"),
-        }
+    let second = match judged.bits_per_character {
+        Some(bits) => format!(
+            "{samples} characters: loss {loss:.4} nats, {bits:.4} bits per character; {accuracy} of them told right\n"
+        ),
+        None => format!("{samples} samples: loss {loss:.4}, accuracy {accuracy}\n"),
+    };
+    first + second.as_str()
 }
 
 fn tables(judged: &Judged, evaluation: &Evaluation) -> String {

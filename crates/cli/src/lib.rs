@@ -11,6 +11,7 @@ mod output;
 mod outputs;
 mod predict;
 mod report;
+mod reproduce;
 mod scenarios;
 mod simulate;
 mod sketch;
@@ -45,6 +46,7 @@ enum Command {
     Evaluate(evaluate::Evaluate),
     Predict(predict::Predict),
     Report(report::Report),
+    Reproduce(reproduce::Reproduce),
     Strategies(strategies::Strategies),
     Scenarios(scenarios::Scenarios),
     Data(data::Data),
@@ -70,6 +72,7 @@ pub fn main_with(own: Vec<Recipe>) -> ExitCode {
         Command::Evaluate(command) => command.run(),
         Command::Predict(command) => command.run(),
         Command::Report(command) => command.run(),
+        Command::Reproduce(command) => command.run(&recipes),
         Command::Strategies(command) => command.run(&recipes),
         Command::Scenarios(command) => command.run(),
         Command::Data(command) => command.run(),

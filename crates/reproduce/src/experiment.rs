@@ -167,8 +167,9 @@ pub enum Kind {
 impl Experiment {
     /// Reads an experiment; the sentence names line and field.
     pub fn from_toml(from: &str, text: &str) -> Result<Experiment, String> {
-        let experiment: Experiment = toml::from_str(text)
-            .map_err(|error| format!("{from}, {}", paceline_job::job::toml_sentence(text, &error)))?;
+        let experiment: Experiment = toml::from_str(text).map_err(|error| {
+            format!("{from}, {}", paceline_job::job::toml_sentence(text, &error))
+        })?;
         experiment.check().map_err(|sentence| format!("{from}: {sentence}"))?;
         Ok(experiment)
     }
@@ -176,9 +177,9 @@ impl Experiment {
     pub fn size(&self, name: &str) -> Result<&Size, String> {
         let known = || self.sizes.keys().map(String::as_str);
         let names = known().collect::<Vec<_>>().join(", ");
-        self.sizes.get(name).ok_or_else(|| {
-            unknown("size", name, known(), &format!("{} has: {names}", self.name))
-        })
+        self.sizes
+            .get(name)
+            .ok_or_else(|| unknown("size", name, known(), &format!("{} has: {names}", self.name)))
     }
 
     fn check(&self) -> Result<(), String> {

@@ -130,7 +130,13 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn run(&self, name: String, cluster: &str, rate: Option<f64>, seed: u64) -> Result<Run, String> {
+    fn run(
+        &self,
+        name: String,
+        cluster: &str,
+        rate: Option<f64>,
+        seed: u64,
+    ) -> Result<Run, String> {
         let (experiment, size) = (self.experiment, self.size);
         let mut job = experiment.job.clone();
         merge(&mut job, &size.job);
@@ -145,7 +151,9 @@ impl Maker<'_> {
             None => None,
             Some(Value::Float(exchange)) if exchange > 0.0 => Some(exchange),
             Some(other) => {
-                return Err(format!("cluster {cluster}: exchange = {other}: give a number above zero, as 0.3"));
+                return Err(format!(
+                    "cluster {cluster}: exchange = {other}: give a number above zero, as 0.3"
+                ));
             }
         };
         // What a cluster asks of the job: a batch that fits its size, say.
@@ -279,7 +287,11 @@ mod tests {
 
         assert_ne!(slow.key(), fast.key());
         assert_eq!(slow.training_key(), fast.training_key());
-        assert_ne!(slow.training_key(), runs.plain[1].training_key(), "other seeds learn otherwise");
+        assert_ne!(
+            slow.training_key(),
+            runs.plain[1].training_key(),
+            "other seeds learn otherwise"
+        );
     }
 
     #[test]
@@ -295,7 +307,11 @@ mod tests {
     #[test]
     fn what_an_experiment_gets_wrong_is_told_in_a_sentence() {
         for (right, wrong, sentence) in [
-            ("recipes = [\"ssgd\"]", "recipes = [\"sgd\"]", "there is no recipe `sgd`; did you mean `ssgd`?"),
+            (
+                "recipes = [\"ssgd\"]",
+                "recipes = [\"sgd\"]",
+                "there is no recipe `sgd`; did you mean `ssgd`?",
+            ),
             ("seeds = [1, 2]", "seeds = []", "size.quick: give at least one seed"),
             ("best = \"time\"", "bset = \"time\"", "unknown field `bset`"),
         ] {

@@ -1,0 +1,63 @@
+//! Experiments by name, and those that users write themselves.
+
+use paceline_job::recipes::unknown;
+
+use crate::experiment::Experiment;
+
+/// Every experiment that comes with Paceline: its name and its TOML.
+pub const ALL: [(&str, &str); 5] = [
+    ("dynamic-sgd", include_str!("../../../experiments/dynamic-sgd.toml")),
+    ("abs-sgd", include_str!("../../../experiments/abs-sgd.toml")),
+    ("dbs", include_str!("../../../experiments/dbs.toml")),
+    ("how-to-scale", include_str!("../../../experiments/how-to-scale.toml")),
+    ("adpsgd", include_str!("../../../experiments/adpsgd.toml")),
+];
+
+/// The experiment of that name, or in that file.
+pub fn load(name_or_path: &str) -> Result<Experiment, String> {
+    let is_path = name_or_path.ends_with(".toml") || name_or_path.contains(['/', '\\']);
+    if is_path {
+        let text = std::fs::read_to_string(name_or_path)
+            .map_err(|error| format!("cannot read the experiment {name_or_path}: {error}"))?;
+        return Experiment::from_toml(name_or_path, &text);
+    }
+    let found = ALL.iter().find(|(known, _)| *known == name_or_path);
+    let (name, text) = found.ok_or_else(|| {
+        let names = ALL.map(|(known, _)| known).join(", ");
+        let otherwise = format!("there are {names}, all, and paths to .toml files");
+        unknown("experiment", name_or_path, ALL.iter().map(|(known, _)| *known), &otherwise)
+    })?;
+    Experiment::from_toml(name, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runs::{Limits, Runs};
+
+    #[test]
+    fn every_experiment_bears_its_name_and_can_be_run_in_every_size() {
+        for (name, _) in ALL {
+            let experiment = load(name).expect("what comes with Paceline is sound");
+
+            assert_eq!(experiment.name, name);
+            for size in ["smoke", "quick", "standard", "long"] {
+                let runs = Runs::of(&experiment, size, &Limits::default()).expect("it is sound");
+                assert!(!runs.plain.is_empty() || !runs.tunings.is_empty(), "{name}, {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn quick_runs_have_few_workers() {
+        for (name, _) in ALL {
+            let experiment = load(name).expect("it is sound");
+            let runs = Runs::of(&experiment, "quick", &Limits::default()).expect("it is sound");
+            let tuned = runs.tunings.iter().flat_map(|tuning| tuning.candidates.iter());
+            for run in runs.plain.iter().chain(tuned) {
+                let most = run.scenario.sizes.iter().map(|size| size.workers).max().unwrap_or(0);
+                assert!(run.scenario.workers.max(most) <= 16, "{}", run.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Runs what an experiment asks for: what is known is not run again, what reads no clock is trained
+//! once and timed on every network, and several runs share the machine's cores.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use paceline_job::{Failure, Job, Prepared, Recipe, Task, Training, simulate};
+use paceline_runtime::cluster::{Entry, Tail};
+use paceline_runtime::codec::Payload;
+use paceline_runtime::{Line, Reader, Record};
+use paceline_sim::Scenario;
+use paceline_sim::scenario::Pace;
+
+use crate::experiment::Best;
+use crate::result::{Kept, Results, RunResult};
+use crate::runs::{Run, Runs, Tuning};
+use crate::store::Store;
+
+/// Whoever watches: told how much is ahead, and what has been done.
+pub trait Progress: Sync {
+    /// So many samples are still to be computed, at most.
+    fn ahead(&self, samples: u64);
+    fn computed(&self, samples: u64);
+    fn said(&self, sentence: &str);
+}
+
+/// What all runs share.
+pub struct Setting<'a> {
+    pub recipes: &'a [Recipe],
+    pub threads: usize,
+    /// The code that ran, and how to run it again.
+    pub commit: String,
+    pub command: String,
+    /// What computing costs here, in place of what the experiment says.
+    pub pace: Option<Pace>,
+    pub progress: &'a dyn Progress,
+}
+
+/// Runs all; gives what came of those that ended, known ones included.
+pub fn perform(runs: &Runs, setting: &Setting, store: &mut Store) -> Result<Results, String> {
+    let tasks = Tasks::default();
+    let runs = &paced(runs, setting.pace.as_ref());
+    let candidates: Vec<Run> =
+        runs.tunings.iter().flat_map(|tuning| tuning.candidates.clone()).collect();
+    let mut results = Results::default();
+    let mut work = Work { setting, tasks: &tasks, store };
+    let later = runs.plain.iter().chain(runs.tunings.iter().flat_map(|tuning| &tuning.then));
+    let later: u64 = later.map(|run| work.samples_ahead(run)).sum();
+    let tuned = work.run_all(&candidates, later)?;
+    let mut rest = runs.plain.clone();
+    for tuning in &runs.tunings {
+        let rate = best_rate(tuning, &tuned);
+        rest.extend(tuning.then.iter().cloned().map(|mut run| {
+            run.job.learning_rate = rate;
+            run
+        }));
+    }
+    for result in tuned.into_iter().chain(work.run_all(&rest, 0)?) {
+        results.add(result);
+    }
+    Ok(results)
+}
+
+/// The runs on clusters that compute at this pace.
+fn paced(runs: &Runs, pace: Option<&Pace>) -> Runs {
+    let mut runs = runs.clone();
+    let tunings = runs.tunings.iter_mut();
+    let tuned = tunings.flat_map(|tuning| tuning.candidates.iter_mut().chain(&mut tuning.then));
+    for run in runs.plain.iter_mut().chain(tuned) {
+        let here = &mut run.scenario.compute;
+        if let Some(pace) = pace {
+            here.seconds_per_sample = pace.seconds_per_sample;
+            here.seconds_per_gradient = pace.seconds_per_gradient;
+            here.seconds_per_param = pace.seconds_per_param;
+        }
+    }
+    runs
+}
+
+/// The candidate that does best; none if all failed.
+fn best_rate(tuning: &Tuning, results: &[RunResult]) -> Option<f32> {
+    let of = |run: &Run| {
+        let key = run.key();
+        results.iter().find(|result| result.run == run.name && result.key == key)
+    };
+    let cost = |result: &&RunResult| match tuning.best {
+        Best::Time => {
+            let metric = |name| result.metric(name).expect("it is one of the metrics");
+            (metric("target_time"), metric("loss"))
+        }
+        Best::Accuracy => (-result.metric("accuracy").expect("it is one of the metrics"), 0.0),
+    };
+    let candidates = tuning.candidates.iter().filter_map(of);
+    let best = candidates.min_by(|a, b| {
+        let (a, b) = (cost(a), cost(b));
+        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
+    best.map(|result| result.rate)
+}
+
+/// Models and data, read once.
+#[derive(Default)]
+struct Tasks(Mutex<BTreeMap<String, Task>>);
+
+impl Tasks {
+    fn of(&self, job: &Job) -> Result<Task, String> {
+        let name = format!(
+            "{} {} {:?} {:?} {:?}",
+            job.model, job.data, job.samples, job.data_dir, job.kernels
+        );
+        let mut tasks = self.0.lock().expect("nobody panics here");
+        if let Some(task) = tasks.get(&name) {
+            return Ok(task.clone());
+        }
+        let task = Task::of(job)?;
+        tasks.insert(name, task.clone());
+        Ok(task)
+    }
+}
+
+struct Work<'a> {
+    setting: &'a Setting<'a>,
+    tasks: &'a Tasks,
+    store: &'a mut Store,
+}
+
+/// A run, checked; its cluster with the bandwidth that it asks for.
+struct Ready {
+    run: Run,
+    scenario: Scenario,
+    prepared: Prepared,
+}
+
+/// Runs that learn the same, to be trained once.
+type Alike = Vec<Ready>;
+
+impl Work<'_> {
+    /// At most; a guess where the task is not known yet.
+    fn samples_ahead(&self, run: &Run) -> u64 {
+        if self.store.get(&run.name, &run.key()).is_some() {
+            return 0;
+        }
+        let task = self.tasks.of(&run.job);
+        task.map_or(0, |task| (run.job.epochs * task.train.len() as f64) as u64)
+    }
+
+    fn run_all(&mut self, runs: &[Run], later: u64) -> Result<Vec<RunResult>, String> {
+        let mut results = Vec::new();
+        let mut alike: Vec<Alike> = Vec::new();
+        let mut by_training: BTreeMap<String, usize> = BTreeMap::new();
+        for run in runs {
+            if let Some(known) = self.store.get(&run.name, &run.key()) {
+                results.push(known.clone());
+                continue;
+            }
+            let ready = self.prepare(run)?;
+            if ready.prepared.reads_clock() || !run.is_steady() {
+                alike.push(vec![ready]);
+                continue;
+            }
+            let place = *by_training.entry(run.training_key()).or_insert(alike.len());
+            if place == alike.len() {
+                alike.push(vec![]);
+            }
+            alike[place].push(ready);
+        }
+        let samples = |alike: &Alike| alike[0].prepared.plan.samples_total;
+        let now: u64 = alike.iter().map(samples).sum();
+        self.setting.progress.ahead(now + later);
+        // Long ones first, so that no core is left with one at the end.
+        alike.sort_by_key(|alike| std::cmp::Reverse(samples(alike)));
+        let queue = Mutex::new(VecDeque::from(alike));
+        let done = Mutex::new((results, &mut *self.store, Ok(())));
+        std::thread::scope(|scope| {
+            for _ in 0..self.setting.threads.max(1) {
+                scope.spawn(|| {
+                    loop {
+                        let next = queue.lock().expect("nobody panics here").pop_front();
+                        let Some(alike) = next else { return };
+                        run_alike(alike, self.setting, &|result| {
+                            let mut done = done.lock().expect("nobody panics here");
+                            let written = done.1.add(&result);
+                            done.2 = std::mem::replace(&mut done.2, Ok(())).and(written);
+                            done.0.push(result);
+                        });
+                    }
+                });
+            }
+        });
+        let (results, _, written) = done.into_inner().expect("nobody panics here");
+        written.map(|()| results)
+    }
+
+    fn prepare(&self, run: &Run) -> Result<Ready, String> {
+        let told = |sentence: String| format!("{}: {sentence}", run.name);
+        let task = self.tasks.of(&run.job).map_err(told)?;
+        let workers = run.scenario.workers;
+        let mut prepared =
+            run.job.check(self.setting.recipes, workers, Some(task)).map_err(told)?;
+        prepared.ends_at_target = run.until_target;
+        let scenario = with_bandwidth(run, &prepared).map_err(told)?;
+        Ok(Ready { run: run.clone(), scenario, prepared })
+    }
+}
+
+/// The cluster where a dense exchange takes `exchange` times as long as the slowest worker's gradient.
+fn with_bandwidth(run: &Run, prepared: &Prepared) -> Result<Scenario, String> {
+    let mut scenario = run.scenario.clone();
+    let (Some(exchange), workers @ 2..) = (run.exchange, scenario.workers as usize) else {
+        return Ok(scenario);
+    };
+    let pace = &scenario.compute;
+    let params = prepared.plan.initial.len();
+    let slowest = pace.relative.iter().copied().fold(0.0, f64::max);
+    let gradient = pace.seconds_per_gradient
+        + prepared.batch as f64 * pace.seconds_per_sample
+        + params as f64 * pace.seconds_per_param;
+    let entry = Entry::Sum { payload: Payload::Dense(vec![0.0; params]), tail: Tail::default() };
+    let steps = entry.steps(workers);
+    let step = exchange * slowest * gradient / f64::from(steps.count);
+    let network = &mut scenario.network;
+    if step <= network.latency {
+        return Err(format!(
+            "exchange = {exchange} is less than the latency of {} steps: lower network.latency",
+            steps.count
+        ));
+    }
+    network.bytes_per_second = steps.bytes as f64 / (step - network.latency);
+    Ok(scenario)
+}
+
+/// The first is trained; the others are what it learned, timed on their own networks.
+fn run_alike(alike: Alike, setting: &Setting, done: &dyn Fn(RunResult)) {
+    let mut training: Option<Arc<Training>> = None;
+    let several = alike.len() > 1;
+    for Ready { run, scenario, prepared } in alike {
+        let samples_per_epoch = prepared.plan.samples_per_epoch;
+        let samples_total = prepared.plan.samples_total;
+        let is_retimed = training.is_some();
+        let prepared = match &training {
+            Some(training) => prepared.retimed(training.clone()),
+            None => prepared,
+        };
+        let (mut kept, mut recorded) = (Kept::default(), Training::default());
+        let mut counted = Counted { progress: setting.progress, samples: 0 };
+        let mut readers: Vec<&mut dyn Reader> = vec![&mut kept];
+        if !is_retimed {
+            readers.push(&mut counted);
+            if several {
+                readers.push(&mut recorded);
+            }
+        }
+        let ended = simulate(&prepared, &scenario, 1, readers);
+        if !is_retimed {
+            // A run that ends early leaves nothing ahead.
+            setting.progress.computed(samples_total.saturating_sub(counted.samples));
+        }
+        match ended {
+            Ok(simulated) => {
+                let curves = kept.curves(samples_per_epoch);
+                let mut result = RunResult::new(&run, &simulated.outcome, curves);
+                result.commit = setting.commit.clone();
+                result.command =
+                    format!("{} --only {:?} --seeds {}", setting.command, run.name, run.job.seed);
+                result.retimed = is_retimed;
+                done(result);
+                if !is_retimed && several {
+                    training = Some(Arc::new(recorded));
+                }
+            }
+            Err(Failure::Usage(sentence) | Failure::Failed(sentence)) => {
+                setting.progress.said(&format!("{}: {sentence}", run.name));
+            }
+        }
+    }
+}
+
+/// Tells of every gradient.
+struct Counted<'a> {
+    progress: &'a dyn Progress,
+    samples: u64,
+}
+
+impl Reader for Counted<'_> {
+    fn read(&mut self, line: &Line) {
+        if let Record::Computed { samples, .. } = &line.record {
+            self.samples += samples;
+            self.progress.computed(*samples);
+        }
+    }
+}

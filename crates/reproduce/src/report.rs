@@ -1,0 +1,98 @@
+//! What came of an experiment: one table for the terminal, one page with figures.
+
+use std::sync::Arc;
+
+use paceline_watch::article::{Article, Sheet};
+use paceline_watch::table::table;
+
+use crate::claims::{Finding, Verdict, decide};
+use crate::experiment::Experiment;
+use crate::figures::{ROW_HEADER, draw, rows};
+use crate::result::Results;
+
+/// An experiment that has been run.
+pub struct Told<'a> {
+    pub experiment: &'a Experiment,
+    pub size: &'a str,
+    pub seeds: &'a [u64],
+    pub results: Arc<Results>,
+    pub findings: Vec<Finding>,
+}
+
+impl<'a> Told<'a> {
+    pub fn new(
+        experiment: &'a Experiment,
+        size: &'a str,
+        seeds: &'a [u64],
+        results: Results,
+    ) -> Result<Told<'a>, String> {
+        let results = Arc::new(results);
+        let findings = decide(experiment, size, seeds, &results)
+            .map_err(|sentence| format!("{}: {sentence}", experiment.name))?;
+        Ok(Told { experiment, size, seeds, results, findings })
+    }
+
+    fn claims(&self) -> Vec<Vec<String>> {
+        let row = |finding: &Finding| {
+            let Finding { name, paper, ours, verdict, .. } = finding;
+            vec![name.clone(), paper.clone(), ours.clone(), verdict.to_string()]
+        };
+        self.findings.iter().map(row).collect()
+    }
+
+    /// For the terminal.
+    pub fn text(&self) -> String {
+        let Experiment { title, paper, .. } = self.experiment;
+        let table = table(&["claim", "paper", "ours", "verdict"], &self.claims(), &[]);
+        format!("{title} ({paper}; {})\n\n{table}", self.size())
+    }
+
+    fn size(&self) -> String {
+        match self.seeds.len() {
+            1 => format!("{}, one seed", self.size),
+            n => format!("{}, {n} seeds", self.size),
+        }
+    }
+
+    /// The page.
+    pub fn html(&self, command: &str) -> Result<String, String> {
+        let claims = Sheet {
+            caption: format!("What the paper claims, and what came out ({})", self.size()),
+            header: ["claim", "paper", "ours", "verdict", "holds if"].map(str::to_owned).to_vec(),
+            rows: self
+                .claims()
+                .into_iter()
+                .zip(&self.findings)
+                .map(|(mut row, finding)| {
+                    row.push(finding.rule.clone());
+                    row
+                })
+                .collect(),
+            numbers: vec![],
+        };
+        let runs = Sheet {
+            caption: "All runs, means over the seeds".to_owned(),
+            header: ROW_HEADER.map(str::to_owned).to_vec(),
+            rows: rows(self.seeds, &self.results),
+            numbers: (0..ROW_HEADER.len())
+                .map(|i| (1..ROW_HEADER.len() - 1).contains(&i))
+                .collect(),
+        };
+        let figures = draw(self.experiment, self.size, self.seeds, &self.results)?;
+        let mut notes = self.experiment.about.clone();
+        notes.push(format!("Time is virtual, gradients are real. Again: {command}"));
+        for finding in &self.findings {
+            if let Verdict::NotRun(sentence) = &finding.verdict {
+                notes.push(format!("\"{}\" was not decided: {sentence}", finding.name));
+            }
+        }
+        let article = Article {
+            title: format!("{}: {}", self.experiment.title, self.experiment.paper),
+            remarks: vec![],
+            sheets: vec![claims, runs],
+            figures,
+            notes,
+        };
+        Ok(article.html())
+    }
+}

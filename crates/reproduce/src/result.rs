@@ -1,0 +1,212 @@
+//! What a run came to, small enough to be kept.
+
+use std::collections::BTreeMap;
+
+use paceline_job::Outcome;
+use paceline_runtime::journal::number;
+use paceline_runtime::{Line, Reader, Record};
+use paceline_watch::{Curves, Point};
+use serde::{Deserialize, Serialize};
+
+/// One run's result: a line of a file of results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    pub run: String,
+    pub seed: u64,
+    /// Which job on which cluster it was.
+    pub key: String,
+    pub commit: String,
+    pub command: String,
+    /// Whether it was trained on another cluster and only timed on this one.
+    pub retimed: bool,
+    pub rate: f32,
+    pub seconds: f64,
+    pub to_target: Option<f64>,
+    #[serde(deserialize_with = "number")]
+    pub loss: f64,
+    #[serde(deserialize_with = "number")]
+    pub accuracy: f64,
+    pub bytes: u64,
+    pub rounds: u64,
+    pub epochs: f64,
+    pub period: Option<f64>,
+    /// The part of its time that a worker computes: the mean over workers, and the least.
+    pub busy: f64,
+    pub busy_least: f64,
+    pub staleness: u64,
+    pub diverged: Option<String>,
+    /// By name: seconds, epochs and value of each point.
+    pub curves: BTreeMap<String, Vec<[f64; 3]>>,
+}
+
+/// So many points make a curve.
+const POINTS: usize = 60;
+
+/// Reads a journal into the curves that are kept.
+#[derive(Default)]
+pub struct Kept {
+    curves: Curves,
+    members: Vec<[f64; 3]>,
+}
+
+impl Reader for Kept {
+    fn read(&mut self, line: &Line) {
+        self.curves.read(line);
+        if let Record::View { members, .. } = &line.record {
+            let samples = self.curves.samples() as f64;
+            // Epochs are filled in when it is known how long they are.
+            self.members.push([line.at.as_secs_f64(), samples, members.len() as f64]);
+        }
+    }
+}
+
+impl Kept {
+    pub fn curves(&self, samples_per_epoch: u64) -> BTreeMap<String, Vec<[f64; 3]>> {
+        let mut all = BTreeMap::new();
+        let mut keep = |name: &str, points: &[Point]| {
+            if !points.is_empty() {
+                all.insert(name.to_owned(), thinned(points));
+            }
+        };
+        keep("loss", self.curves.loss());
+        keep("accuracy", self.curves.accuracy());
+        keep("test_loss", self.curves.test_loss());
+        keep("rate", self.curves.rate());
+        for name in self.curves.notes() {
+            keep(name, self.curves.note(name));
+        }
+        if self.members.iter().any(|point| point[2] != self.members[0][2]) {
+            let epochs = |point: &[f64; 3]| {
+                [short(point[0]), short(point[1] / samples_per_epoch as f64), point[2]]
+            };
+            // A growth by many is a view for each: the last of one moment is what counts.
+            let mut members: Vec<[f64; 3]> = Vec::new();
+            for point in self.members.iter().map(epochs) {
+                members.pop_if(|last| last[1] == point[1]);
+                members.push(point);
+            }
+            all.insert("members".to_owned(), members);
+        }
+        all
+    }
+}
+
+fn thinned(points: &[Point]) -> Vec<[f64; 3]> {
+    let each = points.len().div_ceil(POINTS).max(1);
+    let mean = |some: &[Point]| {
+        let of = |value: fn(&Point) -> f64| some.iter().map(value).sum::<f64>() / some.len() as f64;
+        [of(|p| p.at), of(|p| p.epochs), of(|p| p.value)].map(short)
+    };
+    points.chunks(each).map(mean).collect()
+}
+
+/// Five digits are more than a figure shows.
+fn short(x: f64) -> f64 {
+    format!("{x:.4e}").parse().unwrap_or(f64::NAN)
+}
+
+impl RunResult {
+    pub fn new(
+        run: &crate::Run,
+        outcome: &Outcome,
+        curves: BTreeMap<String, Vec<[f64; 3]>>,
+    ) -> RunResult {
+        let utilization = &outcome.utilization;
+        RunResult {
+            run: run.name.clone(),
+            seed: run.job.seed,
+            key: run.key(),
+            commit: String::new(),
+            command: String::new(),
+            retimed: false,
+            rate: outcome.learning_rate,
+            seconds: outcome.seconds(),
+            to_target: outcome.time_to_target_seconds,
+            loss: outcome.loss,
+            accuracy: outcome.accuracy,
+            bytes: outcome.bytes_sent,
+            rounds: outcome.rounds,
+            epochs: outcome.epochs,
+            period: outcome.period_mean,
+            busy: outcome.utilization_mean(),
+            busy_least: utilization.iter().copied().fold(1.0, f64::min),
+            staleness: outcome.staleness_max,
+            diverged: outcome.diverged.clone(),
+            curves,
+        }
+    }
+
+    /// A number by its name; what a run never reaches is infinite.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let gone = self.diverged.is_some();
+        Some(match name {
+            "seconds" => self.seconds,
+            "target_time" => self.to_target.unwrap_or(f64::INFINITY),
+            "loss" if gone => f64::INFINITY,
+            "loss" => self.loss,
+            "accuracy" if gone || self.accuracy.is_nan() => 0.0,
+            "accuracy" => self.accuracy,
+            "bytes" => self.bytes as f64,
+            "rounds" => self.rounds as f64,
+            "epochs" => self.epochs,
+            "period" => self.period.unwrap_or(1.0),
+            "busy" => self.busy,
+            "busy_least" => self.busy_least,
+            "staleness" => self.staleness as f64,
+            "rate" => f64::from(self.rate),
+            "diverged" => f64::from(u8::from(gone)),
+            _ => return None,
+        })
+    }
+
+    /// A curve's value at a time, between points by interpolation; before the first point there is none.
+    pub fn at(&self, curve: &str, seconds: f64) -> Option<f64> {
+        let points = self.curves.get(curve)?;
+        let after = points.iter().position(|point| point[0] >= seconds);
+        match after {
+            None => points.last().map(|point| point[2]),
+            Some(0) => (points[0][0] == seconds).then_some(points[0][2]),
+            Some(i) => {
+                let ([x0, _, y0], [x1, _, y1]) = (points[i - 1], points[i]);
+                Some(y0 + (y1 - y0) * (seconds - x0) / (x1 - x0))
+            }
+        }
+    }
+
+    /// How long the k-th epoch took, counted from 1: scores are made when an epoch ends.
+    pub fn epoch_seconds(&self, k: usize) -> Option<f64> {
+        let ends = self.curves.get("accuracy")?;
+        let end = ends.get(k.checked_sub(1)?)?[0];
+        let start = if k == 1 { 0.0 } else { ends[k - 2][0] };
+        Some(end - start)
+    }
+}
+
+/// Results by run and seed.
+#[derive(Clone, Debug, Default)]
+pub struct Results {
+    runs: BTreeMap<String, BTreeMap<u64, RunResult>>,
+}
+
+impl Results {
+    pub fn add(&mut self, result: RunResult) {
+        self.runs.entry(result.run.clone()).or_default().insert(result.seed, result);
+    }
+
+    pub fn get(&self, run: &str, seed: u64) -> Option<&RunResult> {
+        self.runs.get(run)?.get(&seed)
+    }
+
+    /// All seeds of a run.
+    pub fn seeds(&self, run: &str) -> impl Iterator<Item = &RunResult> {
+        self.runs.get(run).into_iter().flat_map(|seeds| seeds.values())
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &RunResult> {
+        self.runs.values().flat_map(|seeds| seeds.values())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+}

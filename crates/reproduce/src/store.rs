@@ -1,0 +1,73 @@
+//! Results in a file, one a line: what is there need not be run again.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use crate::result::RunResult;
+
+pub struct Store {
+    path: PathBuf,
+    file: File,
+    known: BTreeMap<(String, String), RunResult>,
+}
+
+impl Store {
+    /// Opens a file of results, or begins one. A last line that was cut off is left out.
+    pub fn open(path: &Path) -> Result<Store, String> {
+        let told = |error: std::io::Error| format!("cannot use {}: {error}", path.display());
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(told)?;
+        }
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(told(error)),
+        };
+        let mut known = BTreeMap::new();
+        let lines: Vec<&str> = text.lines().collect();
+        for (i, line) in lines.iter().enumerate() {
+            match serde_json::from_str::<RunResult>(line) {
+                Ok(result) => drop(known.insert((result.run.clone(), result.key.clone()), result)),
+                Err(_) if i + 1 == lines.len() => {}
+                Err(error) => {
+                    let (path, line) = (path.display(), i + 1);
+                    return Err(format!(
+                        "{path}, line {line}: this is no result ({error}); move the file away to begin anew"
+                    ));
+                }
+            }
+        }
+        let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(told)?;
+        if !text.is_empty() && !text.ends_with('\n') {
+            writeln!(file).map_err(told)?;
+        }
+        Ok(Store { path: path.to_owned(), file, known })
+    }
+
+    pub fn get(&self, run: &str, key: &str) -> Option<&RunResult> {
+        self.known.get(&(run.to_owned(), key.to_owned()))
+    }
+
+    pub fn add(&mut self, result: &RunResult) -> Result<(), String> {
+        let mut line = serde_json::to_string(result).expect("plain data has a JSON form");
+        line.push('\n');
+        self.file
+            .write_all(line.as_bytes())
+            .map_err(|error| format!("cannot write to {}: {error}", self.path.display()))
+    }
+
+    /// Leaves only these results in the file, in their order: those of runs that are asked for no more go.
+    pub fn tidy<'a>(&self, results: impl Iterator<Item = &'a RunResult>) -> Result<(), String> {
+        let told = |error: std::io::Error| format!("cannot write {}: {error}", self.path.display());
+        let mut text = String::new();
+        for result in results {
+            text += &serde_json::to_string(result).expect("plain data has a JSON form");
+            text.push('\n');
+        }
+        let aside = self.path.with_extension("jsonl.new");
+        std::fs::write(&aside, text).map_err(told)?;
+        std::fs::rename(&aside, &self.path).map_err(told)
+    }
+}
