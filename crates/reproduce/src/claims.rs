@@ -137,6 +137,7 @@ impl Show {
         let one = |x: f64| match self {
             _ if !x.is_finite() => "never".to_owned(),
             Show::Number if x.abs() >= 100.0 => format!("{x:.0}"),
+            Show::Number if x.abs() < 0.1 && x != 0.0 => format!("{x:.4}"),
             Show::Number => format!("{x:.2}"),
             Show::Times => format!("{x:.2}x"),
             Show::Percent => format!("{:.1} %", 100.0 * x),

@@ -26,7 +26,8 @@ pub struct Experiment {
     /// What a training algorithm differs in, as in a job file.
     #[serde(rename = "recipe")]
     pub recipes: BTreeMap<String, Table>,
-    /// What a cluster differs in, as in a scenario file; and `exchange`, see [`crate::runs`].
+    /// What a cluster differs in, as in a scenario file; and `exchange`: how many times the slowest worker's
+    /// gradient a dense exchange takes, in place of a bandwidth (links of single workers are then relative).
     #[serde(rename = "cluster")]
     pub clusters: BTreeMap<String, Table>,
     pub runs: Vec<Group>,

@@ -226,6 +226,10 @@ fn with_bandwidth(run: &Run, prepared: &Prepared) -> Result<Scenario, String> {
         ));
     }
     network.bytes_per_second = steps.bytes as f64 / (step - network.latency);
+    // A worker's own link is then told relative to that.
+    for link in &mut network.links {
+        link.bytes_per_second *= network.bytes_per_second;
+    }
     Ok(scenario)
 }
 
