@@ -74,7 +74,7 @@ impl Train {
         let mut audience = Audience::new(bar, journal, outputs)?;
         let stop = stop_on_signal()?;
 
-        let setting = ThreadSetting { speeds };
+        let setting = ThreadSetting { speeds, pace: None };
         let trained = train_saving(&prepared, setting, stop, saving.as_ref(), vec![&mut audience]);
 
         let (ended, saved) = match trained {

@@ -44,7 +44,8 @@ impl Speed {
         let pace = &self.pace;
         let computing = pace.seconds_per_gradient + samples as f64 * pace.seconds_per_sample;
         let updating = f64::from(updates) * params as f64 * pace.seconds_per_param;
-        seconds((computing + updating) * self.factor(who, now))
+        let handing_over = pace.seconds_per_handover;
+        seconds((computing + updating) * self.factor(who, now) + handing_over)
     }
 
     fn factor(&mut self, who: WorkerId, now: Duration) -> f64 {
