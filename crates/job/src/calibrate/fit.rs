@@ -6,6 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     pub median: f64,
+    pub mean: f64,
     /// A tenth of the timings is below, and a tenth above.
     pub low: f64,
     pub high: f64,
@@ -19,7 +20,9 @@ impl Spread {
         timings.sort_by(f64::total_cmp);
         let last = timings.len() - 1;
         let at = |part: f64| timings[(part * last as f64).round() as usize];
-        Spread { median: at(0.5), low: at(0.1), high: at(0.9), repeats: timings.len() }
+        let (repeats, sum) = (timings.len(), timings.iter().sum::<f64>());
+        let mean = sum / repeats as f64;
+        Spread { median: at(0.5), mean, low: at(0.1), high: at(0.9), repeats }
     }
 }
 
@@ -78,7 +81,7 @@ mod tests {
     fn points(timings: &[(u64, f64)]) -> Vec<Point> {
         let point = |(size, seconds): &(u64, f64)| Point {
             size: *size,
-            seconds: Spread { median: *seconds, low: *seconds, high: *seconds, repeats: 1 },
+            seconds: Spread::of(vec![*seconds]),
         };
         timings.iter().map(point).collect()
     }
@@ -120,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_not_moved_by_one_that_is_far_off() {
+    fn a_median_and_its_range_are_not_moved_by_one_that_is_far_off() {
         let timings = (1..=11).map(|i| if i == 11 { 1e6 } else { f64::from(i) }).collect();
 
-        let spread = Spread::of(timings);
+        let Spread { median, low, high, repeats, mean } = Spread::of(timings);
 
-        assert_eq!(spread, Spread { median: 6.0, low: 2.0, high: 10.0, repeats: 11 });
-        assert_eq!(Spread::of(vec![3.0]).high, 3.0);
+        assert_eq!((median, low, high, repeats), (6.0, 2.0, 10.0, 11));
+        assert_eq!(mean, 1_000_055.0 / 11.0);
     }
 }

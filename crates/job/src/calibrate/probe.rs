@@ -1,7 +1,8 @@
 //! Times single actions on the very threads that training runs on.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::{Gradient, OptimizerState};
@@ -42,20 +43,13 @@ pub fn handovers(
     budget: Duration,
 ) -> Result<Spread, String> {
     let hub = hub(prepared, paces.len() as u32, paces.to_vec());
-    let one = |id: usize| {
-        let mut seat = Seat::new(&hub, WorkerId(id as u32));
-        let pace = paces[id].mul_f64(prepared.batch as f64);
-        let late = || Ok((seat.gradient(prepared, prepared.batch)? - pace.as_secs_f64()).max(0.0));
-        timings(budget, late)
+    let worker = |id: WorkerId| {
+        let (mut seat, pace) = (Seat::new(&hub, id), paces[id.0 as usize]);
+        let paced = pace.mul_f64(prepared.batch as f64).as_secs_f64();
+        timings(budget, || Ok((seat.gradient(prepared, prepared.batch)? - paced).max(0.0)))
     };
-    let all: Result<Vec<Vec<f64>>, String> = std::thread::scope(|scope| {
-        let one = &one;
-        let workers: Vec<_> = (0..paces.len()).map(|id| scope.spawn(move || one(id))).collect();
-        let join = |worker: std::thread::ScopedJoinHandle<'_, _>| {
-            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        workers.into_iter().map(join).collect()
-    });
+    let workers: Vec<WorkerId> = (0..paces.len() as u32).map(WorkerId).collect();
+    let all: Result<Vec<Vec<f64>>, String> = all_at_once(&workers, worker).into_iter().collect();
     Ok(Spread::of(all?.concat()))
 }
 
@@ -88,45 +82,54 @@ pub fn exchanges(prepared: &Prepared, members: u32, budget: Duration) -> Vec<Poi
     sizes.into_iter().map(point).collect()
 }
 
-/// Members that do nothing but sum vectors of one length, all at the same time.
+/// Members that do nothing but sleep and sum vectors of one length.
 fn sums(prepared: &Prepared, members: u32, length: usize, budget: Duration) -> Spread {
+    let since = Instant::now();
+    let mut timings = rounds_of_sums(prepared, members, length, WARM_UP + REPEATS_MIN);
+    timings.drain(..WARM_UP);
+    let each = since.elapsed() / (WARM_UP + REPEATS_MIN) as u32;
+    let left = budget.saturating_sub(since.elapsed()).as_secs_f64() / each.as_secs_f64();
+    let left = (left as usize).min(REPEATS_MAX);
+    timings.extend(rounds_of_sums(prepared, members, length, left));
+    Spread::of(timings)
+}
+
+/// Members sleep before they enter, for in a run they do: who has just been awake wakes up sooner.
+const PAUSE: Duration = Duration::from_millis(2);
+
+fn rounds_of_sums(prepared: &Prepared, members: u32, length: usize, rounds: usize) -> Vec<f64> {
     let hub = hub(prepared, members, vec![]);
     let members: Vec<WorkerId> = (0..members).map(WorkerId).collect();
     let view = Arc::new(View { number: 1, members: members.clone() });
-    let (gate, is_over) = (Barrier::new(members.len() + 1), AtomicBool::new(false));
-    let times = Mutex::new(Vec::with_capacity(members.len()));
     let member = |id: WorkerId| {
         let (mut seat, vector) = (Seat::new(&hub, id), vec![1e-3; length]);
-        for number in 1.. {
+        let round = |number: usize| {
             let payload = Payload::Dense(vector.clone());
-            let entry = Entry::Sum { payload, tail: Tail::default() };
-            gate.wait();
-            if is_over.load(Ordering::Relaxed) {
-                return;
-            }
-            let time = seat.exchange(view.clone(), number, entry);
-            times.lock().expect("no holder panics").push(time);
-            gate.wait();
-        }
+            std::thread::sleep(PAUSE);
+            seat.exchange(&view, number as u64, Entry::Sum { payload, tail: Tail::default() })
+        };
+        (0..rounds).map(round).collect::<Vec<(Instant, Instant)>>()
     };
-    let one = || {
-        gate.wait();
-        gate.wait();
-        let times = std::mem::take(&mut *times.lock().expect("no holder panics"));
-        let entered = times.iter().map(|(entered, _)| *entered).max();
-        let ended = times.iter().map(|(_, ended)| *ended).max();
-        let took = entered.zip(ended).map(|(entered, ended)| ended - entered);
-        Ok(took.unwrap_or_default().as_secs_f64())
+    let times = all_at_once(&members, member);
+    let took = |round: usize| {
+        let entered = times.iter().map(|times| times[round].0).max();
+        let ended = times.iter().map(|times| times[round].1).max();
+        entered.zip(ended).map_or(0.0, |(entered, ended)| (ended - entered).as_secs_f64())
     };
+    (0..rounds).map(took).collect()
+}
+
+/// A thread for each worker; gives what they come to, in order.
+fn all_at_once<T: Send>(workers: &[WorkerId], work: impl Fn(WorkerId) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
-        for id in members {
-            let member = &member;
-            scope.spawn(move || member(id));
-        }
-        let seconds = repeat(budget, one).expect("a sum cannot fail");
-        is_over.store(true, Ordering::Relaxed);
-        gate.wait();
-        seconds
+        let start = |id: &WorkerId| {
+            let (id, work) = (*id, &work);
+            scope.spawn(move || work(id))
+        };
+        let threads: Vec<_> = workers.iter().map(start).collect();
+        let join =
+            |thread: ScopedJoinHandle<'_, T>| thread.join().unwrap_or_else(|e| resume_unwind(e));
+        threads.into_iter().map(join).collect()
     })
 }
 
@@ -200,8 +203,8 @@ impl Seat {
     }
 
     /// Takes part in an exchange; gives when it was entered and when it was over.
-    fn exchange(&mut self, view: Arc<View>, number: u64, entry: Entry) -> (Instant, Instant) {
-        let ticket = self.ticket();
+    fn exchange(&mut self, view: &Arc<View>, number: u64, entry: Entry) -> (Instant, Instant) {
+        let (ticket, view) = (self.ticket(), view.clone());
         let entered = Instant::now();
         self.cluster.submit(self.me, Action::Exchange { ticket, view, number, entry });
         while !matches!(self.cluster.next(), Some(Event::Exchanged { .. }) | None) {}

@@ -32,8 +32,8 @@ pub fn toml(calibration: &Calibration, scenario: &Scenario) -> String {
     };
     let handover = if is_paced {
         format!(
-            "# By how much a gradient comes later than its pace says, whoever's it is: a sleeper wakes late, and threads
-# hand over. {}, all workers at the same time.",
+            "# By how much a gradient comes later than its pace says on average, whoever's it is: a sleeper wakes late, and
+# threads hand over. {}, all workers at the same time.",
             spread(&calibration.handover)
         )
     } else {
@@ -96,7 +96,7 @@ sums = \"{sums}\"
 }
 
 fn spread(spread: &Spread) -> String {
-    let Spread { median, low, high, repeats } = *spread;
+    let Spread { median, low, high, repeats, .. } = *spread;
     format!("Median {} ({} to {}) of {repeats}", micro(median), micro(low), micro(high))
 }
 

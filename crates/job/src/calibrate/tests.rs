@@ -5,7 +5,7 @@ use crate::recipes::recipes;
 use crate::scenarios;
 
 fn measured() -> Calibration {
-    let spread = |median: f64| Spread { median, low: 0.9 * median, high: 1.2 * median, repeats: 9 };
+    let spread = |median: f64| Spread::of(vec![0.9 * median, median, 1.2 * median]);
     let point = |(size, seconds)| Point { size, seconds: spread(seconds) };
     let gradients: Vec<Point> = [(4, 6e-5), (8, 1e-4), (16, 1.8e-4)].map(point).to_vec();
     let exchanges: Vec<Point> = [(4, 1e-4), (40_000, 1.4e-4)].map(point).to_vec();
@@ -42,7 +42,7 @@ fn what_is_written_reads_back_as_the_same_scenario() {
 
 #[test]
 fn measurements_at_the_edge_make_valid_scenarios_too() {
-    let nothing = Spread { median: 0.0, low: 0.0, high: 0.0, repeats: 5 };
+    let nothing = Spread::of(vec![0.0]);
     let free = Cost { fixed: 0.0, each: 0.0 };
     let quick = Calibration { gradient: free, exchange: free, handover: nothing, ..measured() };
     let slow = Cost { fixed: 1e4, each: 1e4 };
@@ -77,7 +77,7 @@ fn emulated_workers_are_simulated_at_the_pace_that_threads_are_told() {
     assert_eq!(Duration::from_secs_f64(compute.seconds_per_sample), calibration.pace(4));
     assert_eq!(compute.relative, [1.0, 1.0, 2.0, 4.0]);
     assert_eq!(compute.seconds_per_gradient, 0.0);
-    assert!((compute.seconds_per_handover - calibration.handover.median).abs() < 1e-8);
+    assert!((compute.seconds_per_handover - calibration.handover.mean).abs() < 1e-8);
 }
 
 #[test]
