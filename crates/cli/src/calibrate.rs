@@ -1,10 +1,13 @@
 //! `paceline calibrate`: measures this machine for the simulator.
 
+use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use paceline_job::calibrate::{Agreement, Calibration, Cost, Point, Spread, agreement, toml};
+use paceline_job::calibrate::{
+    Agreement, Calibration, Cost, Point, Spread, TOLERANCE, agreement, check, toml,
+};
 use paceline_job::threads::ThreadSetting;
 use paceline_job::{Job, Prepared, Recipe};
 use paceline_sim::Scenario;
@@ -12,7 +15,7 @@ use paceline_watch::table::{bytes, count, duration, table};
 use serde::Serialize;
 
 use crate::flags::JobFlags;
-use crate::output::{Ended, Ending, print, print_json, say};
+use crate::output::{Ended, Ending, print, print_json, say, say_error};
 use crate::speeds::SpeedsFlag;
 
 /// Measure this machine, and write a scenario whose virtual time is its real time
@@ -81,37 +84,44 @@ impl Calibrate {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
         let workers = self.speeds.workers(self.job.workers).map_err(Ending::Usage)?;
         let speeds = self.speeds.speeds(self.job.workers);
+        check(workers, &speeds).map_err(Ending::Usage)?;
         let job = self.job.job()?;
         let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
         let checks = self.checks(&job, &prepared, recipes)?;
 
-        let measured = Calibration::measure(&job, &prepared, &speeds, BUDGET, &mut say);
+        self.open_out()?;
 
-        let measured = measured.map_err(Ending::Usage)?;
+        let measured = Calibration::measure(&job, &prepared, &speeds, BUDGET, &mut say)?;
+
         let scenario = measured.scenario(workers, &speeds);
-        std::fs::write(&self.out, toml(&measured, &scenario)).map_err(|error| {
-            let path = self.out.display();
-            Ending::Failed(format!("cannot write the scenario {path}: {error}"))
-        })?;
+        let written = std::fs::write(&self.out, toml(&measured, &scenario));
+        written.map_err(|error| self.cannot_write(&error))?;
         if !self.json {
             print(&measurements(&measured, &scenario))?;
         }
         say(&format!("\nScenario: {}", self.out.display()));
         let setting = ThreadSetting { speeds, pace: Some(measured.pace(workers)) };
-        let mut agreements = vec![];
-        for check in &checks {
-            say(&format!("checking {}", check.name));
-            agreements.push(agreement(check, setting.clone(), &scenario)?);
-        }
+        let (agreements, ended) = check_all(&checks, &setting, &scenario);
         match (self.json, self.check) {
             (true, _) => print_json(&Report {
                 measured: &measured,
                 scenario: &scenario,
                 check: self.check.then(|| agreements.iter().map(checked).collect()),
-            }),
-            (false, true) => print(&comparison(&agreements)),
-            (false, false) => Ok(()),
+            })?,
+            (false, true) => print(&comparison(&agreements))?,
+            (false, false) => {}
         }
+        ended
+    }
+
+    /// A file that cannot be written fails before anything is measured.
+    fn open_out(&self) -> Ended {
+        let opened = OpenOptions::new().create(true).append(true).open(&self.out);
+        opened.map(drop).map_err(|error| self.cannot_write(&error))
+    }
+
+    fn cannot_write(&self, error: &std::io::Error) -> Ending {
+        Ending::Failed(format!("cannot write the scenario {}: {error}", self.out.display()))
     }
 
     /// A job for each strategy to be checked, before anything is measured.
@@ -132,6 +142,26 @@ impl Calibrate {
         };
         self.strategies.iter().map(|name| check(name).map_err(Ending::Usage)).collect()
     }
+}
+
+/// Checks one strategy after another; one that fails does not keep the others from it.
+fn check_all(
+    checks: &[Prepared],
+    setting: &ThreadSetting,
+    scenario: &Scenario,
+) -> (Vec<Agreement>, Ended) {
+    let (mut agreements, mut ended) = (vec![], Ok(()));
+    for check in checks {
+        say(&format!("checking {}", check.name));
+        match agreement(check, setting.clone(), scenario) {
+            Ok(agreement) => agreements.push(agreement),
+            Err(failure) => {
+                say_error(&format!("{}: {failure}", check.name));
+                ended = Err(Ending::Failed("not every strategy could be checked".into()));
+            }
+        }
+    }
+    (agreements, ended)
 }
 
 fn checked(agreement: &Agreement) -> Checked<'_> {
@@ -192,7 +222,11 @@ fn comparison(agreements: &[Agreement]) -> String {
             duration(agreement.threads),
             duration(agreement.simulated),
             format!("{:+.1} %", 100.0 * agreement.difference()),
-            if agreement.is_within() { "within 10 %" } else { "not within 10 %" }.to_owned(),
+            format!(
+                "{}within {:.0} %",
+                if agreement.is_within() { "" } else { "not " },
+                100.0 * TOLERANCE
+            ),
         ]
     };
     let rows: Vec<Vec<String>> = agreements.iter().map(row).collect();

@@ -13,6 +13,7 @@ use paceline_sim::scenario::{Network, Pace};
 use serde::Serialize;
 
 use crate::job::{Job, Prepared};
+use crate::outcome::Failure;
 use crate::pace;
 
 pub use agreement::{Agreement, TOLERANCE, agreement};
@@ -53,6 +54,16 @@ pub type Tell<'a> = &'a mut dyn FnMut(&str);
 /// More threads than this tell nothing about a machine.
 const WORKERS_MAX: u32 = 256;
 
+/// Refuses what cannot be measured.
+pub fn check(workers: u32, speeds: &[f64]) -> Result<(), String> {
+    if workers > WORKERS_MAX {
+        return Err(format!(
+            "workers = {workers}: each is a thread of this machine, give at most {WORKERS_MAX}"
+        ));
+    }
+    pace::check_speeds(speeds)
+}
+
 impl Calibration {
     /// Measures a checked job; each of the four things takes about `budget`. `speeds` are those that
     /// threads are to emulate, if any.
@@ -62,16 +73,11 @@ impl Calibration {
         speeds: &[f64],
         budget: Duration,
         tell: Tell<'_>,
-    ) -> Result<Calibration, String> {
+    ) -> Result<Calibration, Failure> {
         let workers = prepared.workers;
-        if workers > WORKERS_MAX {
-            return Err(format!(
-                "workers = {workers}: each is a thread of this machine, give at most {WORKERS_MAX}"
-            ));
-        }
-        pace::check_speeds(speeds)?;
+        check(workers, speeds).map_err(Failure::Usage)?;
         tell("measuring gradients");
-        let gradients = probe::gradients(prepared, budget)?;
+        let gradients = probe::gradients(prepared, budget).map_err(Failure::Failed)?;
         let gradient = Cost::through(&gradients);
         tell("measuring updates");
         let update = probe::updates(prepared, budget);
@@ -83,7 +89,8 @@ impl Calibration {
         let speeds = if speeds.is_empty() { &[1.0] } else { speeds };
         let relative = pace::relative(speeds, workers);
         let paces: Vec<_> = relative.iter().map(|factor| fastest.mul_f64(*factor)).collect();
-        let handover = probe::handovers(prepared, &paces, budget)?;
+        let handover = probe::handovers(prepared, &paces, budget);
+        let handover = handover.map_err(Failure::Failed)?;
         Ok(Calibration {
             processor: processor(),
             cores: pace::cores(),
