@@ -85,7 +85,8 @@ impl Calibrate {
         let workers = self.speeds.workers(self.job.workers).map_err(Ending::Usage)?;
         let speeds = self.speeds.speeds(self.job.workers);
         check(workers, &speeds).map_err(Ending::Usage)?;
-        let job = self.job.job()?;
+        // What is measured is the same for all; plain rounds show it best.
+        let job = self.job.job_with(Some("ssgd"))?;
         let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
         let checks = self.checks(&job, &prepared, recipes)?;
 
@@ -180,6 +181,7 @@ fn measurements(measured: &Calibration, scenario: &Scenario) -> String {
         rows.push(row(format!("gradient of {size} samples"), *seconds));
     }
     rows.push(row(format!("update of {} parameters", count(*params)), measured.update));
+    rows.push(row("between gradients, update included".into(), measured.pause));
     for Point { size, seconds } in &measured.exchanges {
         rows.push(row(format!("sum of {}, {members} members", bytes(*size)), *seconds));
     }

@@ -37,6 +37,9 @@ pub struct Calibration {
     pub gradient: Cost,
     /// One update of the replica.
     pub update: Spread,
+    /// From one gradient to the next in the life of a lone worker: an update, and what a worker does
+    /// besides.
+    pub pause: Spread,
     /// How many members exchanged; a lone worker is measured as two.
     pub members: u32,
     /// Sums of all members, by bytes of the vector.
@@ -65,7 +68,7 @@ pub fn check(workers: u32, speeds: &[f64]) -> Result<(), String> {
 }
 
 impl Calibration {
-    /// Measures a checked job; each of the four things takes about `budget`. `speeds` are those that
+    /// Measures a checked job; each of the five things takes about `budget`. `speeds` are those that
     /// threads are to emulate, if any.
     pub fn measure(
         job: &Job,
@@ -81,6 +84,9 @@ impl Calibration {
         let gradient = Cost::through(&gradients);
         tell("measuring updates");
         let update = probe::updates(prepared, budget);
+        tell("measuring what a worker does between gradients");
+        let one = Duration::from_secs_f64(gradient.of(prepared.batch));
+        let pause = probe::pauses(prepared, one, budget).map_err(Failure::Failed)?;
         tell("measuring exchanges");
         let members = workers.max(2);
         let exchanges = probe::exchanges(prepared, members, budget);
@@ -102,11 +108,18 @@ impl Calibration {
             gradients,
             gradient,
             update,
+            pause,
             members,
             exchange: Cost::through(&exchanges),
             exchanges,
             handover,
         })
+    }
+
+    /// What a worker does for each gradient besides computing and updating: it keeps the journal and
+    /// the ledger, and wakes its strategy.
+    pub fn housekeeping(&self) -> f64 {
+        (self.pause.median - self.update.median).max(0.0)
     }
 
     /// The pace of the fastest worker that threads are to be told where speeds are emulated.
@@ -121,7 +134,7 @@ impl Calibration {
         let alone = self.gradient;
         let mut compute = Pace {
             seconds_per_sample: (sharing * alone.each).max(SECONDS_MIN),
-            seconds_per_gradient: sharing * alone.fixed,
+            seconds_per_gradient: sharing * (alone.fixed + self.housekeeping()),
             seconds_per_param: self.update.median / self.params.max(1) as f64,
             ..Pace::default()
         };
@@ -129,7 +142,7 @@ impl Calibration {
             compute.seconds_per_sample = self.pace(workers).as_secs_f64();
             compute.seconds_per_gradient = 0.0;
             // An epoch adds them all up, the rare long ones too.
-            compute.seconds_per_handover = self.handover.mean;
+            compute.seconds_per_handover = self.handover.mean + self.housekeeping();
             compute.relative = pace::relative(speeds, workers);
         }
         for cost in [

@@ -99,9 +99,10 @@ pub fn train_saving(
     Ok(Trained { outcome, params, saved })
 }
 
-type Worker = JoinHandle<Result<(), String>>;
+pub(crate) type Worker = JoinHandle<Result<(), String>>;
 
-fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker {
+/// A thread on which a worker lives its whole life.
+pub(crate) fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker {
     let (cluster, prepared) = (hub.seat(id), prepared.clone());
     std::thread::Builder::new()
         .name(format!("worker-{id}"))

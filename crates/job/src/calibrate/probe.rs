@@ -2,17 +2,19 @@
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::{Gradient, OptimizerState};
-use paceline_net::{Hub, Setting, ThreadCluster};
+use paceline_net::{Hub, News, Setting, ThreadCluster};
 use paceline_runtime::cluster::{Action, Entry, Event, Tail, Ticket, Word};
 use paceline_runtime::codec::Payload;
-use paceline_runtime::{Cluster, Spans, View, WorkerId};
+use paceline_runtime::{Cluster, Line, Manner, Record, Spans, View, WorkerId};
 
 use super::fit::{Point, Spread};
 use crate::job::Prepared;
+use crate::threads::seat;
 
 /// Nothing is timed less or more often than this, whatever the budget.
 const REPEATS_MIN: usize = 5;
@@ -28,12 +30,11 @@ pub fn gradients(prepared: &Prepared, budget: Duration) -> Result<Vec<Point>, St
         [batch / 4, batch / 2, batch, 2 * batch].map(|size| size.clamp(1, total)).to_vec();
     sizes.dedup();
     let mut seat = Seat::new(&hub(prepared, 1, vec![]), WorkerId(0));
-    let each = budget / sizes.len() as u32;
-    let mut point = |size| {
-        let seconds = repeat(each, || seat.gradient(prepared, size))?;
-        Ok(Point { size, seconds })
-    };
-    sizes.into_iter().map(&mut point).collect()
+    // In turns, so that whatever disturbs the machine for a while disturbs all sizes alike.
+    let turns = timings(budget, || {
+        sizes.iter().map(|size| seat.gradient(prepared, *size)).collect::<Result<Vec<f64>, _>>()
+    })?;
+    Ok(points(&sizes, &turns))
 }
 
 /// What a gradient of a batch takes beyond its pace, when all workers keep theirs at the same time.
@@ -53,6 +54,37 @@ pub fn handovers(
     Ok(Spread::of(all?.concat()))
 }
 
+/// What passes from one gradient to the next in the life of a lone worker: an update, and whatever
+/// a worker does besides. A gradient takes about `gradient`.
+pub fn pauses(prepared: &Prepared, gradient: Duration, budget: Duration) -> Result<Spread, String> {
+    let rounds = budget.as_secs_f64() / gradient.as_secs_f64().max(1e-6);
+    let rounds = (rounds as usize).clamp(REPEATS_MIN, REPEATS_MAX) + WARM_UP + 1;
+    let mut alone = prepared.clone();
+    (alone.workers, alone.workers_first) = (1, 1);
+    alone.plan.samples_total = rounds as u64 * prepared.batch;
+    let (hub, news) = hub_with_news(&alone, 1, vec![]);
+    let worker = seat(&alone, &hub, WorkerId(0));
+    hub.hello(WorkerId(0));
+    worker.join().map_err(|_| PANICKED)??;
+    let computed: Vec<(Duration, Duration)> = news.try_iter().filter_map(computed).collect();
+    let pauses = computed.windows(2).map(|pair| pair[1].0.saturating_sub(pair[0].1));
+    let pauses: Vec<f64> = pauses.skip(WARM_UP).map(|pause| pause.as_secs_f64()).collect();
+    if pauses.is_empty() {
+        return Err("the strategy computes too few gradients to be timed: take ssgd".into());
+    }
+    Ok(Spread::of(pauses))
+}
+
+const PANICKED: &str = "the model panicked while it was timed; see above";
+
+/// When a gradient was begun and ended.
+fn computed(news: News) -> Option<(Duration, Duration)> {
+    match news {
+        News::Line(Line { at, record: Record::Computed { since, .. } }) => Some((since, at)),
+        _ => None,
+    }
+}
+
 /// What one update of the replica takes, with the copy that an update is made on.
 pub fn updates(prepared: &Prepared, budget: Duration) -> Spread {
     let plan = &prepared.plan;
@@ -65,7 +97,7 @@ pub fn updates(prepared: &Prepared, budget: Duration) -> Spread {
         (params, state) = (after, state_after);
         Ok(since.elapsed().as_secs_f64())
     };
-    repeat(budget, update).expect("an update cannot fail")
+    Spread::of(timings(budget, update).expect("an update cannot fail"))
 }
 
 /// What a sum of vectors of several sizes (in bytes) takes, from the last member's entering until all
@@ -74,37 +106,30 @@ pub fn exchanges(prepared: &Prepared, members: u32, budget: Duration) -> Vec<Poi
     let values = prepared.plan.initial.len();
     let mut sizes = vec![1, values.div_ceil(2), values];
     sizes.dedup();
-    let each = budget / sizes.len() as u32;
-    let point = |length: usize| Point {
-        size: 4 * length as u64,
-        seconds: sums(prepared, members, length, each),
-    };
-    sizes.into_iter().map(point).collect()
-}
-
-/// Members that do nothing but sleep and sum vectors of one length.
-fn sums(prepared: &Prepared, members: u32, length: usize, budget: Duration) -> Spread {
     let since = Instant::now();
-    let mut timings = rounds_of_sums(prepared, members, length, WARM_UP + REPEATS_MIN);
-    timings.drain(..WARM_UP);
-    let each = since.elapsed() / (WARM_UP + REPEATS_MIN) as u32;
-    let left = budget.saturating_sub(since.elapsed()).as_secs_f64() / each.as_secs_f64();
-    let left = (left as usize).min(REPEATS_MAX);
-    timings.extend(rounds_of_sums(prepared, members, length, left));
-    Spread::of(timings)
+    let first = WARM_UP + REPEATS_MIN;
+    let mut turns = sums(prepared, members, &sizes, first);
+    turns.drain(..WARM_UP);
+    let left = budget.saturating_sub(since.elapsed()).as_secs_f64();
+    let more = left / since.elapsed().as_secs_f64() * first as f64;
+    turns.extend(sums(prepared, members, &sizes, (more as usize).min(REPEATS_MAX)));
+    let bytes: Vec<u64> = sizes.iter().map(|length| 4 * *length as u64).collect();
+    points(&bytes, &turns)
 }
 
 /// Members sleep before they enter, for in a run they do: who has just been awake wakes up sooner.
 const PAUSE: Duration = Duration::from_millis(2);
 
-fn rounds_of_sums(prepared: &Prepared, members: u32, length: usize, rounds: usize) -> Vec<f64> {
+/// Members that do nothing but sleep and sum vectors of these lengths, in turns.
+fn sums(prepared: &Prepared, members: u32, lengths: &[usize], turns: usize) -> Vec<Vec<f64>> {
     let hub = hub(prepared, members, vec![]);
     let members: Vec<WorkerId> = (0..members).map(WorkerId).collect();
     let view = Arc::new(View { number: 1, members: members.clone() });
+    let rounds = turns * lengths.len();
     let member = |id: WorkerId| {
-        let (mut seat, vector) = (Seat::new(&hub, id), vec![1e-3; length]);
+        let mut seat = Seat::new(&hub, id);
         let round = |number: usize| {
-            let payload = Payload::Dense(vector.clone());
+            let payload = Payload::Dense(vec![1e-3; lengths[number % lengths.len()]]);
             std::thread::sleep(PAUSE);
             seat.exchange(&view, number as u64, Entry::Sum { payload, tail: Tail::default() })
         };
@@ -116,7 +141,17 @@ fn rounds_of_sums(prepared: &Prepared, members: u32, length: usize, rounds: usiz
         let ended = times.iter().map(|times| times[round].1).max();
         entered.zip(ended).map_or(0.0, |(entered, ended)| (ended - entered).as_secs_f64())
     };
-    (0..rounds).map(took).collect()
+    let took: Vec<f64> = (0..rounds).map(took).collect();
+    took.chunks(lengths.len()).map(<[f64]>::to_vec).collect()
+}
+
+/// What each size took, over all turns.
+fn points(sizes: &[u64], turns: &[Vec<f64>]) -> Vec<Point> {
+    let point = |(i, size): (usize, &u64)| {
+        let seconds = Spread::of(turns.iter().map(|turn| turn[i]).collect());
+        Point { size: *size, seconds }
+    };
+    sizes.iter().enumerate().map(point).collect()
 }
 
 /// A thread for each worker; gives what they come to, in order.
@@ -134,14 +169,10 @@ fn all_at_once<T: Send>(workers: &[WorkerId], work: impl Fn(WorkerId) -> T + Syn
 }
 
 /// Repeats a timing until the budget is used up.
-fn repeat(budget: Duration, time: impl FnMut() -> Result<f64, String>) -> Result<Spread, String> {
-    Ok(Spread::of(timings(budget, time)?))
-}
-
-fn timings(
+fn timings<T>(
     budget: Duration,
-    mut time: impl FnMut() -> Result<f64, String>,
-) -> Result<Vec<f64>, String> {
+    mut time: impl FnMut() -> Result<T, String>,
+) -> Result<Vec<T>, String> {
     for _ in 0..WARM_UP {
         time()?;
     }
@@ -153,16 +184,23 @@ fn timings(
 }
 
 fn hub(prepared: &Prepared, workers: u32, pace: Vec<Duration>) -> Arc<Hub> {
-    let (hub, _) = Hub::new(Setting {
+    hub_with_news(prepared, workers, pace).0
+}
+
+fn hub_with_news(
+    prepared: &Prepared,
+    workers: u32,
+    pace: Vec<Duration>,
+) -> (Arc<Hub>, Receiver<News>) {
+    Hub::new(Setting {
         seed: prepared.plan.seed,
         workers,
         compute: prepared.task.compute(prepared.plan.seed),
         samples_total: prepared.plan.samples_total,
-        center_applies: false,
+        center_applies: prepared.strategy().manner() == Manner::Central { applies: true },
         done: Spans::new(),
         pace,
-    });
-    hub
+    })
 }
 
 /// A worker's place in a cluster of threads, without a strategy: asks for one thing at a time.
@@ -197,7 +235,7 @@ impl Seat {
             match self.cluster.next() {
                 Some(Event::Computed { .. }) => return Ok(since.elapsed().as_secs_f64()),
                 Some(_) => {}
-                None => return Err("the model panicked while it was timed; see above".into()),
+                None => return Err(PANICKED.into()),
             }
         }
     }

@@ -28,13 +28,15 @@ pub fn toml(calibration: &Calibration, scenario: &Scenario) -> String {
     let per_gradient = if is_paced {
         "# Nothing: what a gradient costs besides its samples is part of the pace."
     } else {
-        "# What a gradient costs besides its samples: where that line begins."
+        "# What a gradient costs besides its samples: where that line begins, and what a worker does besides."
     };
     let handover = if is_paced {
         format!(
             "# By how much a gradient comes later than its pace says on average, whoever's it is: a sleeper wakes late, and
-# threads hand over. {}, all workers at the same time.",
-            spread(&calibration.handover)
+# threads hand over. {}, all workers at the same time. {} more are
+# what a worker does besides.",
+            spread(&calibration.handover),
+            micro(calibration.housekeeping())
         )
     } else {
         "# Nothing: threads that emulate no speed hand over within the cost of a gradient."

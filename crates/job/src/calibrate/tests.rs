@@ -20,6 +20,7 @@ fn measured() -> Calibration {
         gradient: Cost::through(&gradients),
         gradients,
         update: spread(5e-6),
+        pause: spread(2.5e-5),
         members: 4,
         exchange: Cost::through(&exchanges),
         exchanges,
@@ -44,7 +45,13 @@ fn what_is_written_reads_back_as_the_same_scenario() {
 fn measurements_at_the_edge_make_valid_scenarios_too() {
     let nothing = Spread::of(vec![0.0]);
     let free = Cost { fixed: 0.0, each: 0.0 };
-    let quick = Calibration { gradient: free, exchange: free, handover: nothing, ..measured() };
+    let quick = Calibration {
+        gradient: free,
+        exchange: free,
+        handover: nothing,
+        pause: nothing,
+        ..measured()
+    };
     let slow = Cost { fixed: 1e4, each: 1e4 };
     let slow = Calibration { gradient: slow, exchange: slow, ..measured() };
 
@@ -77,7 +84,17 @@ fn emulated_workers_are_simulated_at_the_pace_that_threads_are_told() {
     assert_eq!(Duration::from_secs_f64(compute.seconds_per_sample), calibration.pace(4));
     assert_eq!(compute.relative, [1.0, 1.0, 2.0, 4.0]);
     assert_eq!(compute.seconds_per_gradient, 0.0);
-    assert!((compute.seconds_per_handover - calibration.handover.mean).abs() < 1e-8);
+    let late = calibration.handover.mean + calibration.housekeeping();
+    assert!((compute.seconds_per_handover - late).abs() < 1e-8, "{compute:?}");
+}
+
+#[test]
+fn what_passes_between_gradients_besides_an_update_is_housekeeping() {
+    let alone = measured();
+
+    assert!((alone.housekeeping() - 2e-5).abs() < 1e-9, "{}", alone.housekeeping());
+    let pause = Spread::of(vec![1e-6]);
+    assert_eq!(Calibration { pause, ..alone }.housekeeping(), 0.0);
 }
 
 #[test]
@@ -92,7 +109,7 @@ fn a_real_machine_gives_a_valid_scenario() {
 
     let calibration = measured.expect("it can be measured");
     let scenario = calibration.scenario(3, &[2.0, 1.0]);
-    assert_eq!(told, 4);
+    assert_eq!(told, 5);
     assert_eq!(scenarios::parse("it", &toml(&calibration, &scenario)), Ok(scenario.clone()));
     let (compute, network) = (&scenario.compute, &scenario.network);
     for number in [
