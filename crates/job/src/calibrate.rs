@@ -141,8 +141,7 @@ impl Calibration {
         if !speeds.is_empty() {
             compute.seconds_per_sample = self.pace(workers).as_secs_f64();
             compute.seconds_per_gradient = 0.0;
-            // An epoch adds them all up, the rare long ones too.
-            compute.seconds_per_handover = self.handover.mean + self.housekeeping();
+            compute.seconds_per_handover = self.handover.median + self.housekeeping();
             compute.relative = pace::relative(speeds, workers);
         }
         for cost in [

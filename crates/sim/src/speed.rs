@@ -90,3 +90,24 @@ impl Speed {
         if interval < state.until { state.factor } else { 1.0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handing_over_costs_a_slow_worker_no_more_than_a_fast_one() {
+        let pace = Pace {
+            seconds_per_sample: 1e-3,
+            seconds_per_gradient: 0.0,
+            seconds_per_handover: 1e-4,
+            relative: vec![1.0, 4.0],
+            ..Pace::default()
+        };
+        let mut speed = Speed::new(1, pace, 2);
+
+        let costs = [0, 1].map(|id| speed.cost(WorkerId(id), Duration::ZERO, 16, 0, 10));
+
+        assert_eq!(costs, [16_100, 64_100].map(Duration::from_micros));
+    }
+}

@@ -6,6 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     pub median: f64,
+    /// Far above the median if something else was running.
     pub mean: f64,
     /// A tenth of the timings is below, and a tenth above.
     pub low: f64,

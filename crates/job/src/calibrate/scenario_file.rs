@@ -32,7 +32,7 @@ pub fn toml(calibration: &Calibration, scenario: &Scenario) -> String {
     };
     let handover = if is_paced {
         format!(
-            "# By how much a gradient comes later than its pace says on average, whoever's it is: a sleeper wakes late, and
+            "# By how much a gradient comes later than its pace says, whoever's it is: a sleeper wakes late, and
 # threads hand over. {}, all workers at the same time. {} more are
 # what a worker does besides.",
             spread(&calibration.handover),

@@ -84,7 +84,7 @@ fn emulated_workers_are_simulated_at_the_pace_that_threads_are_told() {
     assert_eq!(Duration::from_secs_f64(compute.seconds_per_sample), calibration.pace(4));
     assert_eq!(compute.relative, [1.0, 1.0, 2.0, 4.0]);
     assert_eq!(compute.seconds_per_gradient, 0.0);
-    let late = calibration.handover.mean + calibration.housekeeping();
+    let late = calibration.handover.median + calibration.housekeeping();
     assert!((compute.seconds_per_handover - late).abs() < 1e-8, "{compute:?}");
 }
 
