@@ -24,7 +24,7 @@ fn main() -> Result<(), String> {
 
     let job = Job { strategy: "dbs".into(), epochs: 2.0, ..Job::default() };
     let prepared = job.check(&recipes(), 4, Some(task))?;
-    let setting = ThreadSetting { speeds: vec![4.0, 4.0, 2.0, 1.0] };
+    let setting = ThreadSetting { speeds: vec![4.0, 4.0, 2.0, 1.0], pace: None };
     let trained = train(&prepared, setting, Arc::new(AtomicBool::new(false)), vec![])
         .map_err(|failure| failure.to_string())?;
 

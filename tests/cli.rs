@@ -616,12 +616,62 @@ fn nobody_listening_is_a_quiet_end() {
 }
 
 #[test]
+fn a_calibrated_scenario_can_be_simulated_and_is_compared_with_threads() {
+    let call = paceline(
+        "calibrate --model softmax --speeds 2,1 --out measured.toml --check --strategies ssgd --epochs 1 --json",
+    );
+
+    assert_eq!(call.code, 0, "{}", call.stderr);
+    assert!(call.stderr.starts_with("measuring gradients\n"), "{}", call.stderr);
+    assert!(call.stderr.ends_with("\nScenario: measured.toml\nchecking ssgd\n"), "{}", call.stderr);
+    let report: Value = serde_json::from_str(&call.stdout).expect("stdout is JSON");
+    assert_eq!(report["check"][0]["strategy"], "ssgd");
+    assert!(report["check"][0]["threads"].as_f64().unwrap() > 0.0, "{report}");
+    let virtually = outcome("simulate measured.toml --model softmax --epochs 1 --json");
+    assert_eq!(virtually["workers"], 2);
+    assert_eq!(virtually["virtual_seconds"], report["check"][0]["simulated"]);
+}
+
+#[test]
+fn what_cannot_be_calibrated_is_refused_before_anything_is_measured() {
+    assert_refused(
+        2,
+        &[
+            (
+                "calibrate --speeds 1,100000",
+                "speeds: 100000 is more than 10000 times 1: nobody would wait for that",
+            ),
+            (
+                "calibrate --workers 1000 --batch 1",
+                "workers = 1000: each is a thread of this machine, give at most 256",
+            ),
+            (
+                "calibrate --check --strategies ssdg",
+                "there is no strategy `ssdg`; did you mean `ssgd`?",
+            ),
+            (
+                "calibrate --chekc",
+                "unexpected argument '--chekc' found\n\n  tip: a similar argument exists: '--check'\n\nUsage: paceline calibrate --check\n\nFor more information, try '--help'.",
+            ),
+        ],
+    );
+    assert_refused(
+        1,
+        &[(
+            "calibrate --out missing/measured.toml",
+            "cannot write the scenario missing/measured.toml: No such file or directory (os error 2)",
+        )],
+    );
+}
+
+#[test]
 fn lists_and_help_are_as_they_were() {
     for (name, arguments) in [
         ("help", "--help"),
         ("help-simulate", "simulate --help"),
         ("help-compare", "compare --help"),
         ("help-train", "train --help"),
+        ("help-calibrate", "calibrate --help"),
         ("help-evaluate", "evaluate --help"),
         ("help-predict", "predict --help"),
         ("help-report", "report --help"),

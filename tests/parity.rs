@@ -23,7 +23,7 @@ fn uneven() -> Scenario {
 }
 
 fn on_threads(prepared: &Prepared, speeds: &[f64], readers: Vec<&mut dyn Reader>) -> Trained {
-    let setting = ThreadSetting { speeds: speeds.to_vec() };
+    let setting = ThreadSetting { speeds: speeds.to_vec(), pace: None };
     let trained = train(prepared, setting, Arc::new(AtomicBool::new(false)), readers);
     let trained = trained.expect("training on threads ends");
     let ledger = trained.outcome.ledger;

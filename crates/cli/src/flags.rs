@@ -21,7 +21,7 @@ pub struct JobFlags {
     pub workers: Option<u32>,
     /// Passes over the data [default: 20]
     #[arg(long, value_name = "X")]
-    epochs: Option<f64>,
+    pub epochs: Option<f64>,
     /// Samples of one worker's gradient [default: 16]
     #[arg(long, value_name = "B")]
     batch: Option<u64>,

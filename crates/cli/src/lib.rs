@@ -2,6 +2,7 @@
 
 mod audience;
 mod bar;
+mod calibrate;
 mod checkpoint;
 mod compare;
 mod data;
@@ -15,6 +16,7 @@ mod reproduce;
 mod scenarios;
 mod simulate;
 mod sketch;
+mod speeds;
 mod strategies;
 mod summary;
 mod train;
@@ -43,6 +45,7 @@ enum Command {
     Simulate(simulate::Simulate),
     Compare(compare::Compare),
     Train(train::Train),
+    Calibrate(calibrate::Calibrate),
     Evaluate(evaluate::Evaluate),
     Predict(predict::Predict),
     Report(report::Report),
@@ -69,6 +72,7 @@ pub fn main_with(own: Vec<Recipe>) -> ExitCode {
         Command::Simulate(command) => command.run(&recipes),
         Command::Compare(command) => command.run(&recipes),
         Command::Train(command) => command.run(&recipes),
+        Command::Calibrate(command) => command.run(&recipes),
         Command::Evaluate(command) => command.run(),
         Command::Predict(command) => command.run(),
         Command::Report(command) => command.run(),

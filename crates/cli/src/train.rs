@@ -15,6 +15,7 @@ use crate::checkpoint::{CheckpointFlags, saving, tell_how_to_resume};
 use crate::flags::JobFlags;
 use crate::output::{Ended, Ending, say};
 use crate::outputs::OutputFlags;
+use crate::speeds::SpeedsFlag;
 use crate::summary::{Told, tell};
 
 /// Train on threads of this machine, one per worker
@@ -24,9 +25,8 @@ pub struct Train {
     /// The training algorithm (see `paceline strategies`) [default: dbs, or what the job file says]
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
-    /// Let workers be unevenly fast: 4 is four times as fast as 1
-    #[arg(long, value_name = "V,V,...", value_delimiter = ',', value_parser = speed)]
-    speeds: Vec<f64>,
+    #[command(flatten)]
+    speeds: SpeedsFlag,
     /// Write what happened to a file, as JSON lines
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
@@ -57,7 +57,6 @@ stops at once. SIGUSR1 saves now. A resumed job is the saved one: only --workers
 --epochs, --learning-rate, targets and checkpoints may be others.";
 
 const STRATEGY: &str = "dbs";
-const SPEEDS: [f64; 4] = [4.0, 4.0, 2.0, 1.0];
 
 impl Train {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
@@ -74,7 +73,7 @@ impl Train {
         let mut audience = Audience::new(bar, journal, outputs)?;
         let stop = stop_on_signal()?;
 
-        let setting = ThreadSetting { speeds };
+        let setting = ThreadSetting { speeds, pace: None };
         let trained = train_saving(&prepared, setting, stop, saving.as_ref(), vec![&mut audience]);
 
         let (ended, saved) = match trained {
@@ -94,22 +93,13 @@ impl Train {
         self.strategy.as_deref().or(self.job.job.is_none().then_some(STRATEGY))
     }
 
-    /// Uneven workers are what this is about, so they are there unless somebody says what to have.
-    fn speeds(&self) -> Vec<f64> {
-        if self.speeds.is_empty() && self.job.workers.is_none() {
-            SPEEDS.to_vec()
-        } else {
-            self.speeds.clone()
-        }
-    }
-
     /// A job from its beginning, and the speeds of its workers.
     fn begin(&self, recipes: &[Recipe]) -> Result<(Job, Prepared, Vec<f64>), Ending> {
-        let workers = self.workers().map_err(Ending::Usage)?;
+        let workers = self.speeds.workers(self.job.workers).map_err(Ending::Usage)?;
         let mut job = self.job.job_with(self.strategy())?;
         self.checkpoints.apply(&mut job, None)?;
         let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
-        Ok((job, prepared, self.speeds()))
+        Ok((job, prepared, self.speeds.speeds(self.job.workers)))
     }
 
     /// The job of a checkpoint; flags override what may change.
@@ -122,37 +112,17 @@ impl Train {
         let mut job = self.job.over(manifest.job.clone());
         job.strategy = self.strategy.clone().unwrap_or(job.strategy);
         self.checkpoints.apply(&mut job, Some(&checkpoint))?;
-        let workers = match (self.job.workers, self.speeds.len()) {
+        let workers = match (self.job.workers, self.speeds.speeds.len()) {
             (None, 0) => manifest.workers,
-            _ => self.workers().map_err(Ending::Usage)?,
+            _ => self.speeds.workers(self.job.workers).map_err(Ending::Usage)?,
         };
-        let mut speeds = self.speeds.clone();
+        let mut speeds = self.speeds.speeds.clone();
         if speeds.is_empty() {
             speeds.clone_from(&manifest.speeds);
             speeds.truncate(workers as usize);
         }
         let prepared = checkpoint.prepare(&job, workers, recipes, None).map_err(Ending::Usage)?;
         Ok((job, prepared, speeds))
-    }
-
-    /// As many as said, or one for each speed.
-    fn workers(&self) -> Result<u32, String> {
-        let named = self.speeds.len() as u32;
-        match self.job.workers {
-            Some(workers) if named > workers => Err(format!(
-                "speeds names {named} workers, but workers = {workers}: give one speed for each"
-            )),
-            Some(workers) => Ok(workers),
-            None if named > 0 => Ok(named),
-            None => Ok(SPEEDS.len() as u32),
-        }
-    }
-}
-
-fn speed(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(speed) if speed.is_finite() && speed > 0.0 => Ok(speed),
-        _ => Err("give numbers above zero, e.g. 1,1,2,4".into()),
     }
 }
 

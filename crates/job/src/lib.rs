@@ -1,6 +1,7 @@
 //! Joins the rooms: from what the user asks for to what came of it.
 
 pub mod account;
+pub mod calibrate;
 pub mod checkpoint;
 pub mod choices;
 pub mod data;
@@ -10,6 +11,7 @@ pub mod journal_file;
 pub mod models;
 pub mod observe;
 pub mod outcome;
+pub mod pace;
 pub mod predict;
 pub mod recipes;
 pub mod retime;

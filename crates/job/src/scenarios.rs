@@ -48,7 +48,7 @@ pub fn load(name_or_path: &str) -> Result<Scenario, String> {
     Ok(scenario)
 }
 
-fn parse(from: &str, text: &str) -> Result<Scenario, String> {
+pub(crate) fn parse(from: &str, text: &str) -> Result<Scenario, String> {
     let scenario: Scenario =
         toml::from_str(text).map_err(|error| format!("{from}, {}", toml_sentence(text, &error)))?;
     scenario.check().map_err(|sentence| format!("{from}: {sentence}"))?;

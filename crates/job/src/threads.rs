@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
 use paceline_net::{Hub, News, Setting};
-use paceline_runtime::cluster::Desk;
-use paceline_runtime::{
-    Executor, Halt, Manner, Reader, Saves, Snapshot, Spans, WorkerId, train as live,
-};
+use paceline_runtime::{Executor, Halt, Manner, Reader, Saves, Snapshot, WorkerId, train as live};
 
 use crate::checkpoint::{Saved, Saving, Writer};
 use crate::job::Prepared;
 use crate::observe::Observer;
 use crate::outcome::{Failure, Outcome};
+use crate::pace;
 
 /// How the threads are to behave.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,6 +24,8 @@ pub struct ThreadSetting {
     /// Emulated speeds of the workers, repeated if there are more of them; 4 is four times as fast
     /// as 1. Empty: everyone as fast as it can.
     pub speeds: Vec<f64>,
+    /// The time per sample of the fastest, if speeds are emulated; left out, it is measured.
+    pub pace: Option<Duration>,
 }
 
 /// A run's outcome, and the parameters it ended with.
@@ -54,17 +54,7 @@ pub fn train_saving(
     saving: Option<&Saving>,
     readers: Vec<&mut dyn Reader>,
 ) -> Result<Trained, Failure> {
-    if let Some(speed) = setting.speeds.iter().find(|speed| !(speed.is_finite() && **speed > 0.0)) {
-        return Err(Failure::Usage(format!(
-            "speeds: {speed} is no speed: give numbers above zero"
-        )));
-    }
-    let fastest = setting.speeds.iter().copied().fold(0.0, f64::max);
-    if let Some(slow) = setting.speeds.iter().find(|speed| fastest / **speed > RATIO_MAX) {
-        return Err(Failure::Usage(format!(
-            "speeds: {fastest} is more than {RATIO_MAX} times {slow}: nobody would wait for that"
-        )));
-    }
+    pace::check_speeds(&setting.speeds).map_err(Failure::Usage)?;
     let manner = prepared.strategy().manner();
     let mut prepared = prepared.clone();
     let writer = saving.map(|saving| Writer::start(saving, &prepared, &setting.speeds));
@@ -73,7 +63,7 @@ pub fn train_saving(
     prepared.plan.saves = saving.map(|_| Saves { every_rounds });
     let prepared = &prepared;
     let compute = prepared.task.compute(prepared.plan.seed);
-    let pace = pace(prepared, &setting.speeds);
+    let pace = paces(prepared, &setting);
     let done = |snapshot: &Arc<Snapshot>| snapshot.done.clone();
     let (hub, news) = Hub::new(Setting {
         seed: prepared.plan.seed,
@@ -109,12 +99,10 @@ pub fn train_saving(
     Ok(Trained { outcome, params, saved })
 }
 
-/// How many times faster than another a worker may be emulated.
-const RATIO_MAX: f64 = 10_000.0;
+pub(crate) type Worker = JoinHandle<Result<(), String>>;
 
-type Worker = JoinHandle<Result<(), String>>;
-
-fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker {
+/// A thread on which a worker lives its whole life.
+pub(crate) fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker {
     let (cluster, prepared) = (hub.seat(id), prepared.clone());
     std::thread::Builder::new()
         .name(format!("worker-{id}"))
@@ -223,26 +211,14 @@ impl Wishes {
     }
 }
 
-/// An emulated batch takes at least this long, for the system wakes no sleeper to the microsecond.
-const BATCH_MIN: Duration = Duration::from_millis(2);
-
-/// Time per sample of each worker: slow enough that sharing the cores does not distort it.
-fn pace(prepared: &Prepared, speeds: &[f64]) -> Vec<Duration> {
-    if speeds.is_empty() {
+/// Time per sample of each worker; nothing if everyone is as fast as it can.
+fn paces(prepared: &Prepared, setting: &ThreadSetting) -> Vec<Duration> {
+    if setting.speeds.is_empty() {
         return vec![];
     }
-    let compute = prepared.task.compute(prepared.plan.seed);
-    let (mut desk, mut cost) = (Desk::default(), Duration::MAX);
-    let samples = prepared.batch.min(prepared.plan.samples_total);
-    for _ in 0..5 {
-        let since = Instant::now();
-        compute(&prepared.plan.initial, &Spans::one(0, samples), &mut desk);
-        cost = cost.min(since.elapsed() / samples as u32);
-    }
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as f64;
-    let fastest = speeds.iter().copied().fold(0.0, f64::max);
-    let shared = cost.mul_f64(1.3 * (f64::from(prepared.workers) / cores).max(1.0));
-    let base = shared.max(BATCH_MIN / samples as u32);
-    let of = |id: u32| base.mul_f64(fastest / speeds[id as usize % speeds.len()]);
-    (0..prepared.workers).map(of).collect()
+    let (batch, workers) = (prepared.batch, prepared.workers);
+    let fastest =
+        setting.pace.unwrap_or_else(|| pace::fastest(pace::measure(prepared), batch, workers));
+    let relative = pace::relative(&setting.speeds, workers);
+    relative.into_iter().map(|factor| fastest.mul_f64(factor)).collect()
 }

@@ -44,6 +44,8 @@ pub struct Pace {
     pub seconds_per_gradient: f64,
     /// What an update costs, for each parameter.
     pub seconds_per_param: f64,
+    /// What handing a gradient over costs, the same for everybody, however slow.
+    pub seconds_per_handover: f64,
     /// Each worker's seconds per sample relative to the above; repeated if there are more workers.
     pub relative: Vec<f64>,
     /// Computing takes up to this much longer, by chance: 0.3 is up to 30 %.
@@ -65,6 +67,7 @@ impl Default for Pace {
             seconds_per_sample: 1e-4,
             seconds_per_gradient: 1e-4,
             seconds_per_param: 1e-9,
+            seconds_per_handover: 0.0,
             relative: vec![1.0],
             jitter: 0.0,
             jitter_every: 0.05,
@@ -288,6 +291,7 @@ impl Scenario {
         positive("compute.seconds_per_sample", pace.seconds_per_sample)?;
         not_negative("compute.seconds_per_gradient", pace.seconds_per_gradient)?;
         not_negative("compute.seconds_per_param", pace.seconds_per_param)?;
+        not_negative("compute.seconds_per_handover", pace.seconds_per_handover)?;
         not_negative("compute.jitter", pace.jitter)?;
         interval("compute.jitter_every", pace.jitter_every)?;
         if pace.relative.is_empty() {

@@ -44,7 +44,8 @@ impl Speed {
         let pace = &self.pace;
         let computing = pace.seconds_per_gradient + samples as f64 * pace.seconds_per_sample;
         let updating = f64::from(updates) * params as f64 * pace.seconds_per_param;
-        seconds((computing + updating) * self.factor(who, now))
+        let handing_over = pace.seconds_per_handover;
+        seconds((computing + updating) * self.factor(who, now) + handing_over)
     }
 
     fn factor(&mut self, who: WorkerId, now: Duration) -> f64 {
@@ -87,5 +88,26 @@ impl Speed {
             state.next += 1;
         }
         if interval < state.until { state.factor } else { 1.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handing_over_costs_a_slow_worker_no_more_than_a_fast_one() {
+        let pace = Pace {
+            seconds_per_sample: 1e-3,
+            seconds_per_gradient: 0.0,
+            seconds_per_handover: 1e-4,
+            relative: vec![1.0, 4.0],
+            ..Pace::default()
+        };
+        let mut speed = Speed::new(1, pace, 2);
+
+        let costs = [0, 1].map(|id| speed.cost(WorkerId(id), Duration::ZERO, 16, 0, 10));
+
+        assert_eq!(costs, [16_100, 64_100].map(Duration::from_micros));
     }
 }

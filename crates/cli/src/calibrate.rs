@@ -1,0 +1,238 @@
+//! `paceline calibrate`: measures this machine for the simulator.
+
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use paceline_job::calibrate::{
+    Agreement, Calibration, Cost, Point, Spread, TOLERANCE, agreement, check, toml,
+};
+use paceline_job::threads::ThreadSetting;
+use paceline_job::{Job, Prepared, Recipe};
+use paceline_sim::Scenario;
+use paceline_watch::table::{bytes, count, duration, table};
+use serde::Serialize;
+
+use crate::flags::JobFlags;
+use crate::output::{Ended, Ending, print, print_json, say, say_error};
+use crate::speeds::SpeedsFlag;
+
+/// Measure this machine, and write a scenario whose virtual time is its real time
+#[derive(Args)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
+pub struct Calibrate {
+    #[command(flatten)]
+    speeds: SpeedsFlag,
+    /// Where the scenario goes
+    #[arg(long, value_name = "FILE.toml", default_value = "calibrated.toml")]
+    out: PathBuf,
+    /// Train on threads and simulated, and set the times beside each other
+    #[arg(long)]
+    check: bool,
+    /// Which training algorithms to check, separated by commas
+    #[arg(
+        long,
+        value_name = "A,B,C",
+        value_delimiter = ',',
+        requires = "check",
+        default_value = "ssgd,abs,dbs,adpsgd,gossip-pull"
+    )]
+    strategies: Vec<String>,
+    /// Print what was measured as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    job: JobFlags,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline calibrate
+  paceline calibrate --check
+  paceline calibrate --model cnn --data fashion-mnist --batch 32 --out cnn.toml
+  paceline simulate calibrated.toml --strategy abs
+
+As with `paceline train`: without --workers and --speeds there are 4 workers of speeds 4, 4, 2
+and 1; with --workers alone all are as fast as they can be. The numbers are good for this model,
+batch and number of workers. Without --epochs a check takes 5 of them for each strategy.
+Let the machine do nothing else meanwhile.";
+
+/// How long each thing is measured.
+const BUDGET: Duration = Duration::from_secs(1);
+/// How long a check trains, unless the flags say otherwise.
+const CHECK_EPOCHS: f64 = 5.0;
+
+/// What `--json` prints. Field names are a promise: programs read them.
+#[derive(Serialize)]
+struct Report<'a> {
+    measured: &'a Calibration,
+    scenario: &'a Scenario,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    check: Option<Vec<Checked<'a>>>,
+}
+
+#[derive(Serialize)]
+struct Checked<'a> {
+    #[serde(flatten)]
+    agreement: &'a Agreement,
+    difference: f64,
+    is_within: bool,
+}
+
+impl Calibrate {
+    pub fn run(&self, recipes: &[Recipe]) -> Ended {
+        let workers = self.speeds.workers(self.job.workers).map_err(Ending::Usage)?;
+        let speeds = self.speeds.speeds(self.job.workers);
+        check(workers, &speeds).map_err(Ending::Usage)?;
+        // What is measured is the same for all; plain rounds show it best.
+        let job = self.job.job_with(Some("ssgd"))?;
+        let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
+        let checks = self.checks(&job, &prepared, recipes)?;
+
+        self.open_out()?;
+
+        let measured = Calibration::measure(&job, &prepared, &speeds, BUDGET, &mut say)?;
+
+        let scenario = measured.scenario(workers, &speeds);
+        let written = std::fs::write(&self.out, toml(&measured, &scenario));
+        written.map_err(|error| self.cannot_write(&error))?;
+        if !self.json {
+            print(&measurements(&measured, &scenario))?;
+        }
+        say(&format!("\nScenario: {}", self.out.display()));
+        let setting = ThreadSetting { speeds, pace: Some(measured.pace(workers)) };
+        let (agreements, ended) = check_all(&checks, &setting, &scenario);
+        match (self.json, self.check) {
+            (true, _) => print_json(&Report {
+                measured: &measured,
+                scenario: &scenario,
+                check: self.check.then(|| agreements.iter().map(checked).collect()),
+            })?,
+            (false, true) => print(&comparison(&agreements))?,
+            (false, false) => {}
+        }
+        ended
+    }
+
+    /// A file that cannot be written fails before anything is measured.
+    fn open_out(&self) -> Ended {
+        let opened = OpenOptions::new().create(true).append(true).open(&self.out);
+        opened.map(drop).map_err(|error| self.cannot_write(&error))
+    }
+
+    fn cannot_write(&self, error: &std::io::Error) -> Ending {
+        Ending::Failed(format!("cannot write the scenario {}: {error}", self.out.display()))
+    }
+
+    /// A job for each strategy to be checked, before anything is measured.
+    fn checks(
+        &self,
+        job: &Job,
+        prepared: &Prepared,
+        recipes: &[Recipe],
+    ) -> Result<Vec<Prepared>, Ending> {
+        if !self.check {
+            return Ok(vec![]);
+        }
+        let check = |name: &String| {
+            let strategy = name.trim().to_owned();
+            let epochs = self.job.epochs.unwrap_or(CHECK_EPOCHS);
+            let job = Job { strategy, choices: None, epochs, ..job.clone() };
+            job.check(recipes, prepared.workers, Some(prepared.task.clone()))
+        };
+        self.strategies.iter().map(|name| check(name).map_err(Ending::Usage)).collect()
+    }
+}
+
+/// Checks one strategy after another; one that fails does not keep the others from it.
+fn check_all(
+    checks: &[Prepared],
+    setting: &ThreadSetting,
+    scenario: &Scenario,
+) -> (Vec<Agreement>, Ended) {
+    let (mut agreements, mut ended) = (vec![], Ok(()));
+    for check in checks {
+        say(&format!("checking {}", check.name));
+        match agreement(check, setting.clone(), scenario) {
+            Ok(agreement) => agreements.push(agreement),
+            Err(failure) => {
+                say_error(&format!("{}: {failure}", check.name));
+                ended = Err(Ending::Failed("not every strategy could be checked".into()));
+            }
+        }
+    }
+    (agreements, ended)
+}
+
+fn checked(agreement: &Agreement) -> Checked<'_> {
+    let (difference, is_within) = (agreement.difference(), agreement.is_within());
+    Checked { agreement, difference, is_within }
+}
+
+fn measurements(measured: &Calibration, scenario: &Scenario) -> String {
+    let Calibration { gradient, exchange, params, members, .. } = measured;
+    let row = |what: String, Spread { median, mean, low, high, repeats }: Spread| {
+        let range = format!("{} to {}", duration(low), duration(high));
+        vec![what, duration(median), duration(mean), range, repeats.to_string()]
+    };
+    let mut rows = vec![];
+    for Point { size, seconds } in &measured.gradients {
+        rows.push(row(format!("gradient of {size} samples"), *seconds));
+    }
+    rows.push(row(format!("update of {} parameters", count(*params)), measured.update));
+    rows.push(row("between gradients, update included".into(), measured.pause));
+    for Point { size, seconds } in &measured.exchanges {
+        rows.push(row(format!("sum of {}, {members} members", bytes(*size)), *seconds));
+    }
+    rows.push(row("late beyond an emulated pace".into(), measured.handover));
+    let header = ["what", "median", "mean", "10 % to 90 %", "repeats"];
+    let line = |what: &str, Cost { fixed, each }: &Cost, unit: &str| {
+        format!("{what}  {} + {} for each {unit}\n", duration(*fixed), duration(*each))
+    };
+    format!(
+        "{} on {}, batch {}, {} workers; {}, {} cores\n\n{}\n{}{}{}",
+        measured.model,
+        measured.data,
+        measured.batch,
+        measured.workers,
+        measured.processor,
+        measured.cores,
+        table(&header, &rows, &[false, true, true, true, true]),
+        line("gradient", gradient, "sample"),
+        line("exchange", exchange, "byte"),
+        simulated(scenario),
+    )
+}
+
+fn simulated(scenario: &Scenario) -> String {
+    let (compute, network) = (&scenario.compute, &scenario.network);
+    format!(
+        "simulated {} per sample, {} per gradient, {} handing over; latency {}, {} per second\n",
+        duration(compute.seconds_per_sample),
+        duration(compute.seconds_per_gradient),
+        duration(compute.seconds_per_handover),
+        duration(network.latency),
+        bytes(network.bytes_per_second as u64)
+    )
+}
+
+fn comparison(agreements: &[Agreement]) -> String {
+    let row = |agreement: &Agreement| {
+        vec![
+            agreement.strategy.clone(),
+            duration(agreement.threads),
+            duration(agreement.simulated),
+            format!("{:+.1} %", 100.0 * agreement.difference()),
+            format!(
+                "{}within {:.0} %",
+                if agreement.is_within() { "" } else { "not " },
+                100.0 * TOLERANCE
+            ),
+        ]
+    };
+    let rows: Vec<Vec<String>> = agreements.iter().map(row).collect();
+    let header = ["strategy", "threads", "simulated", "difference", ""];
+    let table = table(&header, &rows, &[false, true, true, true, false]);
+    format!("\nSeconds per epoch\n{table}")
+}

@@ -1,0 +1,257 @@
+//! Times single actions on the very threads that training runs on.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use paceline_learn::{Gradient, OptimizerState};
+use paceline_net::{Hub, News, Setting, ThreadCluster};
+use paceline_runtime::cluster::{Action, Entry, Event, Tail, Ticket, Word};
+use paceline_runtime::codec::Payload;
+use paceline_runtime::{Cluster, Line, Manner, Record, Spans, View, WorkerId};
+
+use super::fit::{Point, Spread};
+use crate::job::Prepared;
+use crate::threads::seat;
+
+/// Nothing is timed less or more often than this, whatever the budget.
+const REPEATS_MIN: usize = 5;
+const REPEATS_MAX: usize = 2000;
+
+/// Goes before what counts: memory is touched, and threads are there.
+const WARM_UP: usize = 2;
+
+/// What a gradient takes at several batch sizes, from asking for it to having it, for one worker alone.
+pub fn gradients(prepared: &Prepared, budget: Duration) -> Result<Vec<Point>, String> {
+    let (batch, total) = (prepared.batch, prepared.plan.samples_total);
+    let mut sizes =
+        [batch / 4, batch / 2, batch, 2 * batch].map(|size| size.clamp(1, total)).to_vec();
+    sizes.dedup();
+    let mut seat = Seat::new(&hub(prepared, 1, vec![]), WorkerId(0));
+    // In turns, so that whatever disturbs the machine for a while disturbs all sizes alike.
+    let turns = timings(budget, || {
+        sizes.iter().map(|size| seat.gradient(prepared, *size)).collect::<Result<Vec<f64>, _>>()
+    })?;
+    Ok(points(&sizes, &turns))
+}
+
+/// What a gradient of a batch takes beyond its pace, when all workers keep theirs at the same time.
+pub fn handovers(
+    prepared: &Prepared,
+    paces: &[Duration],
+    budget: Duration,
+) -> Result<Spread, String> {
+    let hub = hub(prepared, paces.len() as u32, paces.to_vec());
+    let worker = |id: WorkerId| {
+        let (mut seat, pace) = (Seat::new(&hub, id), paces[id.0 as usize]);
+        let paced = pace.mul_f64(prepared.batch as f64).as_secs_f64();
+        timings(budget, || Ok((seat.gradient(prepared, prepared.batch)? - paced).max(0.0)))
+    };
+    let workers: Vec<WorkerId> = (0..paces.len() as u32).map(WorkerId).collect();
+    let all: Result<Vec<Vec<f64>>, String> = all_at_once(&workers, worker).into_iter().collect();
+    Ok(Spread::of(all?.concat()))
+}
+
+/// What passes from one gradient to the next in the life of a lone worker: an update, and whatever
+/// a worker does besides. A gradient takes about `gradient`.
+pub fn pauses(prepared: &Prepared, gradient: Duration, budget: Duration) -> Result<Spread, String> {
+    let rounds = budget.as_secs_f64() / gradient.as_secs_f64().max(1e-6);
+    let rounds = (rounds as usize).clamp(REPEATS_MIN, REPEATS_MAX) + WARM_UP + 1;
+    let mut alone = prepared.clone();
+    (alone.workers, alone.workers_first) = (1, 1);
+    alone.plan.samples_total = rounds as u64 * prepared.batch;
+    let (hub, news) = hub_with_news(&alone, 1, vec![]);
+    let worker = seat(&alone, &hub, WorkerId(0));
+    hub.hello(WorkerId(0));
+    worker.join().map_err(|_| PANICKED)??;
+    let computed: Vec<(Duration, Duration)> = news.try_iter().filter_map(computed).collect();
+    let pauses = computed.windows(2).map(|pair| pair[1].0.saturating_sub(pair[0].1));
+    let pauses: Vec<f64> = pauses.skip(WARM_UP).map(|pause| pause.as_secs_f64()).collect();
+    if pauses.is_empty() {
+        return Err("the strategy computes too few gradients to be timed: take ssgd".into());
+    }
+    Ok(Spread::of(pauses))
+}
+
+const PANICKED: &str = "the model panicked while it was timed; see above";
+
+/// When a gradient was begun and ended.
+fn computed(news: News) -> Option<(Duration, Duration)> {
+    match news {
+        News::Line(Line { at, record: Record::Computed { since, .. } }) => Some((since, at)),
+        _ => None,
+    }
+}
+
+/// What one update of the replica takes, with the copy that an update is made on.
+pub fn updates(prepared: &Prepared, budget: Duration) -> Spread {
+    let plan = &prepared.plan;
+    let gradient = Gradient { sum: vec![1e-3; plan.initial.len()], loss_sum: 1.0, samples: 1 };
+    let (mut params, mut state) = ((*plan.initial).clone(), OptimizerState::default());
+    let update = || {
+        let since = Instant::now();
+        let (mut after, mut state_after) = (params.clone(), state.clone());
+        plan.optimizer.descend(&mut after, &mut state_after, &gradient, 1e-6, &plan.layout);
+        (params, state) = (after, state_after);
+        Ok(since.elapsed().as_secs_f64())
+    };
+    Spread::of(timings(budget, update).expect("an update cannot fail"))
+}
+
+/// What a sum of vectors of several sizes (in bytes) takes, from the last member's entering until all
+/// members have it.
+pub fn exchanges(prepared: &Prepared, members: u32, budget: Duration) -> Vec<Point> {
+    let values = prepared.plan.initial.len();
+    let mut sizes = vec![1, values.div_ceil(2), values];
+    sizes.dedup();
+    let since = Instant::now();
+    let first = WARM_UP + REPEATS_MIN;
+    let mut turns = sums(prepared, members, &sizes, first);
+    turns.drain(..WARM_UP);
+    let left = budget.saturating_sub(since.elapsed()).as_secs_f64();
+    let more = left / since.elapsed().as_secs_f64() * first as f64;
+    turns.extend(sums(prepared, members, &sizes, (more as usize).min(REPEATS_MAX)));
+    let bytes: Vec<u64> = sizes.iter().map(|length| 4 * *length as u64).collect();
+    points(&bytes, &turns)
+}
+
+/// Members sleep before they enter, for in a run they do: who has just been awake wakes up sooner.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Members that do nothing but sleep and sum vectors of these lengths, in turns.
+fn sums(prepared: &Prepared, members: u32, lengths: &[usize], turns: usize) -> Vec<Vec<f64>> {
+    let hub = hub(prepared, members, vec![]);
+    let members: Vec<WorkerId> = (0..members).map(WorkerId).collect();
+    let view = Arc::new(View { number: 1, members: members.clone() });
+    let rounds = turns * lengths.len();
+    let member = |id: WorkerId| {
+        let mut seat = Seat::new(&hub, id);
+        let round = |number: usize| {
+            let payload = Payload::Dense(vec![1e-3; lengths[number % lengths.len()]]);
+            std::thread::sleep(PAUSE);
+            seat.exchange(&view, number as u64, Entry::Sum { payload, tail: Tail::default() })
+        };
+        (0..rounds).map(round).collect::<Vec<(Instant, Instant)>>()
+    };
+    let times = all_at_once(&members, member);
+    let took = |round: usize| {
+        let entered = times.iter().map(|times| times[round].0).max();
+        let ended = times.iter().map(|times| times[round].1).max();
+        entered.zip(ended).map_or(0.0, |(entered, ended)| (ended - entered).as_secs_f64())
+    };
+    let took: Vec<f64> = (0..rounds).map(took).collect();
+    took.chunks(lengths.len()).map(<[f64]>::to_vec).collect()
+}
+
+/// What each size took, over all turns.
+fn points(sizes: &[u64], turns: &[Vec<f64>]) -> Vec<Point> {
+    let point = |(i, size): (usize, &u64)| {
+        let seconds = Spread::of(turns.iter().map(|turn| turn[i]).collect());
+        Point { size: *size, seconds }
+    };
+    sizes.iter().enumerate().map(point).collect()
+}
+
+/// A thread for each worker; gives what they come to, in order.
+fn all_at_once<T: Send>(workers: &[WorkerId], work: impl Fn(WorkerId) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let start = |id: &WorkerId| {
+            let (id, work) = (*id, &work);
+            scope.spawn(move || work(id))
+        };
+        let threads: Vec<_> = workers.iter().map(start).collect();
+        let join =
+            |thread: ScopedJoinHandle<'_, T>| thread.join().unwrap_or_else(|e| resume_unwind(e));
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// Repeats a timing until the budget is used up.
+fn timings<T>(
+    budget: Duration,
+    mut time: impl FnMut() -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    for _ in 0..WARM_UP {
+        time()?;
+    }
+    let (since, mut timings) = (Instant::now(), vec![]);
+    while timings.len() < REPEATS_MIN || (timings.len() < REPEATS_MAX && since.elapsed() < budget) {
+        timings.push(time()?);
+    }
+    Ok(timings)
+}
+
+fn hub(prepared: &Prepared, workers: u32, pace: Vec<Duration>) -> Arc<Hub> {
+    hub_with_news(prepared, workers, pace).0
+}
+
+fn hub_with_news(
+    prepared: &Prepared,
+    workers: u32,
+    pace: Vec<Duration>,
+) -> (Arc<Hub>, Receiver<News>) {
+    Hub::new(Setting {
+        seed: prepared.plan.seed,
+        workers,
+        compute: prepared.task.compute(prepared.plan.seed),
+        samples_total: prepared.plan.samples_total,
+        center_applies: prepared.strategy().manner() == Manner::Central { applies: true },
+        done: Spans::new(),
+        pace,
+    })
+}
+
+/// A worker's place in a cluster of threads, without a strategy: asks for one thing at a time.
+struct Seat {
+    me: WorkerId,
+    cluster: ThreadCluster,
+    asked: u64,
+    position: u64,
+}
+
+impl Seat {
+    fn new(hub: &Arc<Hub>, me: WorkerId) -> Seat {
+        Seat { me, cluster: hub.seat(me), asked: 0, position: 0 }
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.asked += 1;
+        Ticket(self.asked)
+    }
+
+    /// The seconds that a gradient of so many samples takes.
+    fn gradient(&mut self, prepared: &Prepared, samples: u64) -> Result<f64, String> {
+        if self.position + samples > prepared.plan.samples_total {
+            self.position = 0;
+        }
+        let spans = Spans::one(self.position, self.position + samples);
+        self.position += samples;
+        let (ticket, params) = (self.ticket(), prepared.plan.initial.clone());
+        let since = Instant::now();
+        self.cluster.submit(self.me, Action::Compute { ticket, params, spans, updates: 0 });
+        loop {
+            match self.cluster.next() {
+                Some(Event::Computed { .. }) => return Ok(since.elapsed().as_secs_f64()),
+                Some(_) => {}
+                None => return Err(PANICKED.into()),
+            }
+        }
+    }
+
+    /// Takes part in an exchange; gives when it was entered and when it was over.
+    fn exchange(&mut self, view: &Arc<View>, number: u64, entry: Entry) -> (Instant, Instant) {
+        let (ticket, view) = (self.ticket(), view.clone());
+        let entered = Instant::now();
+        self.cluster.submit(self.me, Action::Exchange { ticket, view, number, entry });
+        while !matches!(self.cluster.next(), Some(Event::Exchanged { .. }) | None) {}
+        (entered, Instant::now())
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.cluster.submit(self.me, Action::Tell(Word::Gone));
+    }
+}
