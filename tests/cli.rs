@@ -675,6 +675,7 @@ fn lists_and_help_are_as_they_were() {
         ("help-evaluate", "evaluate --help"),
         ("help-predict", "predict --help"),
         ("help-report", "report --help"),
+        ("help-reproduce", "reproduce --help"),
         ("help-strategies", "strategies --help"),
         ("help-scenarios", "scenarios --help"),
         ("help-data", "data --help"),

@@ -134,6 +134,11 @@ pub fn progress(len: u64, is_wanted: bool) -> ProgressBar {
     styled(len, is_wanted, "{bar:12} {human_pos}/{human_len} samples, {elapsed}  {wide_msg}")
 }
 
+/// A bar for many runs, with an estimate of the time left.
+pub fn runs_bar(is_wanted: bool) -> ProgressBar {
+    styled(0, is_wanted, "{bar:24} {human_pos}/{human_len} samples, {elapsed}, {eta} left")
+}
+
 fn styled(len: u64, is_wanted: bool, template: &str) -> ProgressBar {
     let target =
         if is_wanted { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

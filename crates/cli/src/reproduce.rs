@@ -9,10 +9,11 @@ use paceline_job::{Recipe, scenarios};
 use paceline_reproduce::perform::Setting;
 use paceline_reproduce::report::Told;
 use paceline_reproduce::runs::Runs;
-use paceline_reproduce::{Experiment, Limits, Progress, Store, experiments, perform};
+use paceline_reproduce::{Experiment, Finding, Limits, Progress, Store, experiments, perform};
+use paceline_sim::scenario::Pace;
 use serde::Serialize;
 
-use crate::bar::progress;
+use crate::bar::runs_bar;
 use crate::flags::ThreadsFlag;
 use crate::output::{Ended, Ending, print, print_json, say, say_error};
 
@@ -69,100 +70,102 @@ runs that are missing. Each claim is decided by the rule that its experiment fil
 
 /// A claim and what came of it, for programs.
 #[derive(Serialize)]
-struct Found<'a> {
-    experiment: &'a str,
-    claim: &'a str,
-    paper: &'a str,
-    ours: &'a str,
+struct Found {
+    experiment: String,
+    claim: String,
+    paper: String,
+    ours: String,
     mean: Option<f64>,
     verdict: String,
-    rule: &'a str,
+    rule: String,
+}
+
+impl Found {
+    fn of(experiment: &str, finding: &Finding) -> Found {
+        Found {
+            experiment: experiment.to_owned(),
+            claim: finding.name.clone(),
+            paper: finding.paper.clone(),
+            ours: finding.ours.clone(),
+            mean: finding.mean.is_finite().then_some(finding.mean),
+            verdict: finding.verdict.to_string(),
+            rule: finding.rule.clone(),
+        }
+    }
 }
 
 impl Reproduce {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
         let experiments = self.load()?;
-        let size = self.size();
         let limits = Limits { only: self.only.clone(), seeds: self.seeds.clone() };
         // Whatever is wrong with the last experiment is told before the first one runs.
-        let mut planned = Vec::new();
-        for experiment in &experiments {
-            planned.push(Runs::of(experiment, size, &limits).map_err(Ending::Usage)?);
-        }
+        let runs = |experiment: &Experiment| Runs::of(experiment, self.size(), &limits);
+        let planned = experiments.iter().map(runs).collect::<Result<Vec<_>, _>>();
+        let planned = planned.map_err(Ending::Usage)?;
         let pace = self.calibrated.as_deref().map(pace).transpose()?;
         let mut found = Vec::new();
-        let mut told = Vec::new();
         for (experiment, runs) in experiments.iter().zip(&planned) {
-            let seeds = limits.seeds(experiment.size(size).map_err(Ending::Usage)?);
             if self.dry_run {
-                let tuned = runs.tunings.iter();
-                let count: usize = tuned.map(|t| t.candidates.len() + t.then.len()).sum();
-                let name = &experiment.name;
-                print(&format!("{name}, {size}: {} runs\n", count + runs.plain.len()))?;
+                let (name, size) = (&experiment.name, self.size());
+                print(&format!("{name}, {size}: {} runs\n", runs.count()))?;
                 continue;
             }
-            let command = format!("paceline reproduce {}{}", experiment.name, self.size_flag());
-            let path = self.folder.join(format!("{}-{size}.jsonl", experiment.name));
-            if self.fresh && path.exists() {
-                std::fs::remove_file(&path).map_err(|error| {
-                    Ending::Failed(format!("cannot remove {}: {error}", path.display()))
-                })?;
+            let seeds = limits.seeds(experiment.size(self.size()).map_err(Ending::Usage)?);
+            let told = self.reproduce(experiment, runs, &seeds, (recipes, pace.clone()))?;
+            if !self.json {
+                print(&format!("{}\n", told.text()))?;
             }
-            let mut store = Store::open(&path).map_err(Ending::Failed)?;
-            say(&format!("{}: {}", experiment.name, experiment.title));
-            let watch = Watch { bar: progress(0, !self.json) };
-            let setting = Setting {
-                recipes,
-                threads: self.threads.count(),
-                commit: commit(),
-                command: command.clone(),
-                pace: pace.clone(),
-                progress: &watch,
-            };
-            let results = perform(runs, &setting, &mut store).map_err(Ending::Failed)?;
-            watch.bar.finish_and_clear();
-            if limits.only.is_empty() && limits.seeds.is_empty() {
-                store.tidy(results.all()).map_err(Ending::Failed)?;
-            }
-            let one = Told::new(experiment, size, &seeds, results).map_err(Ending::Usage)?;
-            let page = path.with_extension("html");
-            let html = one.html(&command).map_err(Ending::Usage)?;
-            std::fs::write(&page, html).map_err(|error| {
-                Ending::Failed(format!("cannot write {}: {error}", page.display()))
+            let of = |finding: &Finding| Found::of(&experiment.name, finding);
+            found.extend(told.findings.iter().map(of));
+        }
+        if self.json && !self.dry_run { print_json(&found) } else { Ok(()) }
+    }
+
+    /// Runs an experiment and writes its page and figures.
+    fn reproduce<'a>(
+        &'a self,
+        experiment: &'a Experiment,
+        runs: &Runs,
+        seeds: &'a [u64],
+        (recipes, pace): (&[Recipe], Option<Pace>),
+    ) -> Result<Told<'a>, Ending> {
+        let (name, size) = (&experiment.name, self.size());
+        let command = format!("paceline reproduce {name}{}", self.size_flag());
+        let results = self.folder.join(format!("{name}-{size}.jsonl"));
+        if self.fresh && results.exists() {
+            std::fs::remove_file(&results).map_err(|error| {
+                Ending::Failed(format!("cannot remove {}: {error}", results.display()))
             })?;
-            if self.json {
-                found.extend(
-                    one.findings
-                        .clone()
-                        .into_iter()
-                        .map(|finding| (experiment.name.clone(), finding)),
-                );
-            } else {
-                print(&format!("{}\n", one.text()))?;
-                say(&format!(
-                    "{} holds the figures, {} every run\n",
-                    page.display(),
-                    path.display()
-                ));
-            }
-            told.push(page);
         }
-        if self.json {
-            let found: Vec<Found> = found
-                .iter()
-                .map(|(experiment, finding)| Found {
-                    experiment,
-                    claim: &finding.name,
-                    paper: &finding.paper,
-                    ours: &finding.ours,
-                    mean: finding.mean.is_finite().then_some(finding.mean),
-                    verdict: finding.verdict.to_string(),
-                    rule: &finding.rule,
-                })
-                .collect();
-            print_json(&found)?;
+        let mut store = Store::open(&results).map_err(Ending::Failed)?;
+        say(&format!("{name}: {}", experiment.title));
+        let watch = Watch { bar: runs_bar(!self.json) };
+        let setting = Setting {
+            recipes,
+            threads: self.threads.count(),
+            commit: commit(),
+            command: command.clone(),
+            pace,
+            progress: &watch,
+        };
+        let all = perform(runs, &setting, &mut store);
+        watch.bar.finish_and_clear();
+        let all = all.map_err(Ending::Failed)?;
+        if self.only.is_empty() && self.seeds.is_empty() {
+            store.tidy(all.all()).map_err(Ending::Failed)?;
         }
-        Ok(())
+        let told = Told::new(experiment, size, seeds, all).map_err(Ending::Usage)?;
+        let page = results.with_extension("html");
+        write(&page, &told.html(&command).map_err(Ending::Usage)?)?;
+        for (i, figure) in told.figures().map_err(Ending::Usage)?.iter().enumerate() {
+            write(&self.folder.join(format!("{name}-{size}-{}.svg", i + 1)), &figure.svg())?;
+        }
+        say(&format!(
+            "{} shows the figures, {} holds every run\n",
+            page.display(),
+            results.display()
+        ));
+        Ok(told)
     }
 
     fn size(&self) -> &str {
@@ -194,8 +197,13 @@ impl Reproduce {
     }
 }
 
+fn write(path: &Path, text: &str) -> Ended {
+    std::fs::write(path, text)
+        .map_err(|error| Ending::Failed(format!("cannot write {}: {error}", path.display())))
+}
+
 /// What computing costs on a calibrated cluster.
-fn pace(path: &Path) -> Result<paceline_sim::scenario::Pace, Ending> {
+fn pace(path: &Path) -> Result<Pace, Ending> {
     let scenario = scenarios::load(&path.to_string_lossy()).map_err(Ending::Usage)?;
     Ok(scenario.compute)
 }

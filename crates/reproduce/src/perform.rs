@@ -72,6 +72,7 @@ fn paced(runs: &Runs, pace: Option<&Pace>) -> Runs {
             here.seconds_per_sample = pace.seconds_per_sample;
             here.seconds_per_gradient = pace.seconds_per_gradient;
             here.seconds_per_param = pace.seconds_per_param;
+            here.seconds_per_handover = pace.seconds_per_handover;
         }
     }
     runs
@@ -217,7 +218,8 @@ fn with_bandwidth(run: &Run, prepared: &Prepared) -> Result<Scenario, String> {
         + params as f64 * pace.seconds_per_param;
     let entry = Entry::Sum { payload: Payload::Dense(vec![0.0; params]), tail: Tail::default() };
     let steps = entry.steps(workers);
-    let step = exchange * slowest * gradient / f64::from(steps.count);
+    let gradient = slowest * gradient + pace.seconds_per_handover;
+    let step = exchange * gradient / f64::from(steps.count);
     let network = &mut scenario.network;
     if step <= network.latency {
         return Err(format!(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use paceline_watch::article::{Article, Sheet};
+use paceline_watch::figure::Figure;
 use paceline_watch::table::table;
 
 use crate::claims::{Finding, Verdict, decide};
@@ -54,6 +55,10 @@ impl<'a> Told<'a> {
         }
     }
 
+    pub fn figures(&self) -> Result<Vec<Figure>, String> {
+        draw(self.experiment, self.size, self.seeds, &self.results)
+    }
+
     /// The page.
     pub fn html(&self, command: &str) -> Result<String, String> {
         let claims = Sheet {
@@ -78,7 +83,7 @@ impl<'a> Told<'a> {
                 .map(|i| (1..ROW_HEADER.len() - 1).contains(&i))
                 .collect(),
         };
-        let figures = draw(self.experiment, self.size, self.seeds, &self.results)?;
+        let figures = self.figures()?;
         let mut notes = self.experiment.about.clone();
         notes.push(format!("Time is virtual, gradients are real. Again: {command}"));
         for finding in &self.findings {

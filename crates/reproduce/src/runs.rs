@@ -56,6 +56,13 @@ impl Limits {
 }
 
 impl Runs {
+    /// How many there are, those for finding rates included.
+    pub fn count(&self) -> usize {
+        let tunings = self.tunings.iter();
+        let tuned: usize = tunings.map(|tuning| tuning.candidates.len() + tuning.then.len()).sum();
+        self.plain.len() + tuned
+    }
+
     pub fn of(experiment: &Experiment, size_name: &str, limits: &Limits) -> Result<Runs, String> {
         let size = experiment.size(size_name)?;
         let mut runs = Runs::default();
