@@ -18,7 +18,7 @@ use crate::flags::JobFlags;
 use crate::output::{Ended, Ending, print, print_json, say, say_error};
 use crate::speeds::SpeedsFlag;
 
-/// Measure this machine, and write a scenario whose virtual time is its real time
+/// Measure this machine, and write a scenario of it for the simulator
 #[derive(Args)]
 #[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub struct Calibrate {

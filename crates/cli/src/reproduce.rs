@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::ProgressBar;
@@ -11,6 +13,7 @@ use paceline_reproduce::report::Told;
 use paceline_reproduce::runs::Runs;
 use paceline_reproduce::{Experiment, Finding, Limits, Progress, Store, experiments, perform};
 use paceline_sim::scenario::Pace;
+use paceline_watch::table::{count, duration};
 use serde::Serialize;
 
 use crate::bar::runs_bar;
@@ -24,10 +27,10 @@ pub struct Reproduce {
     /// dynamic-sgd, abs-sgd, dbs, how-to-scale, adpsgd, all, or a path to a .toml file
     #[arg(default_value = "all", value_name = "EXPERIMENT")]
     experiments: Vec<String>,
-    /// A few minutes: digits, at most 16 workers
+    /// About a minute: digits, at most 16 workers
     #[arg(long, group = "sized")]
     quick: bool,
-    /// Many hours: the headline pairs on CIFAR-10
+    /// Many hours: CIFAR-10 with resnet20, the headline pairs
     #[arg(long, group = "sized")]
     long: bool,
     /// One of the sizes that the experiment names
@@ -36,13 +39,13 @@ pub struct Reproduce {
     /// Where results and pages go; runs whose results are there are not run again
     #[arg(long, value_name = "DIR", default_value = "reproduced")]
     folder: PathBuf,
-    /// Only runs whose names contain one of these
+    /// Only these runs: whole names, or parts of names without an @
     #[arg(long, value_name = "RUN,RUN", value_delimiter = ',')]
     only: Vec<String>,
     /// These seeds in place of the experiment's
     #[arg(long, value_name = "S,S", value_delimiter = ',')]
     seeds: Vec<u64>,
-    /// Run everything again
+    /// Run what is asked for again, even if its results are there
     #[arg(long)]
     fresh: bool,
     /// Take what computing costs from this scenario (see `paceline calibrate`)
@@ -60,7 +63,7 @@ pub struct Reproduce {
 
 const EXAMPLES: &str = "\
 Examples:
-  paceline reproduce --quick                   all five papers in a few minutes
+  paceline reproduce --quick                   all five papers in about a minute
   paceline reproduce dbs                       one of them on Fashion-MNIST
   paceline reproduce adpsgd --only adp4 --seeds 7
   paceline reproduce mine.toml --size quick    an experiment of one's own
@@ -99,66 +102,81 @@ impl Reproduce {
         let experiments = self.load()?;
         let limits = Limits { only: self.only.clone(), seeds: self.seeds.clone() };
         // Whatever is wrong with the last experiment is told before the first one runs.
-        let runs = |experiment: &Experiment| Runs::of(experiment, self.size(), &limits);
+        let runs =
+            |(_, experiment): &(&str, Experiment)| Runs::of(experiment, self.size(), &limits);
         let planned = experiments.iter().map(runs).collect::<Result<Vec<_>, _>>();
         let planned = planned.map_err(Ending::Usage)?;
         let pace = self.calibrated.as_deref().map(pace).transpose()?;
-        let mut found = Vec::new();
-        for (experiment, runs) in experiments.iter().zip(&planned) {
+        let (mut found, mut failures) = (Vec::new(), 0);
+        for ((asked, experiment), runs) in experiments.iter().zip(&planned) {
             if self.dry_run {
                 let (name, size) = (&experiment.name, self.size());
                 print(&format!("{name}, {size}: {} runs\n", runs.count()))?;
                 continue;
             }
             let seeds = limits.seeds(experiment.size(self.size()).map_err(Ending::Usage)?);
-            let told = self.reproduce(experiment, runs, &seeds, (recipes, pace.clone()))?;
+            let told =
+                self.reproduce((asked, experiment), runs, &seeds, (recipes, pace.clone()))?;
+            failures += told.results.failures.len();
             if !self.json {
                 print(&format!("{}\n", told.text()))?;
             }
             let of = |finding: &Finding| Found::of(&experiment.name, finding);
             found.extend(told.findings.iter().map(of));
         }
-        if self.json && !self.dry_run { print_json(&found) } else { Ok(()) }
+        if self.json && !self.dry_run {
+            print_json(&found)?;
+        }
+        match failures {
+            0 => Ok(()),
+            n => Err(Ending::Failed(format!("{n} runs failed; see above"))),
+        }
     }
 
     /// Runs an experiment and writes its page and figures.
     fn reproduce<'a>(
         &'a self,
-        experiment: &'a Experiment,
+        (asked, experiment): (&str, &'a Experiment),
         runs: &Runs,
         seeds: &'a [u64],
         (recipes, pace): (&[Recipe], Option<Pace>),
     ) -> Result<Told<'a>, Ending> {
         let (name, size) = (&experiment.name, self.size());
-        let command = format!("paceline reproduce {name}{}", self.size_flag());
-        let results = self.folder.join(format!("{name}-{size}.jsonl"));
-        if self.fresh && results.exists() {
-            std::fs::remove_file(&results).map_err(|error| {
-                Ending::Failed(format!("cannot remove {}: {error}", results.display()))
-            })?;
-        }
+        let calibrated = match &self.calibrated {
+            Some(path) => format!(" --calibrated {}", path.display()),
+            None => String::new(),
+        };
+        let command = format!("paceline reproduce {asked}{}{calibrated}", self.size_flag());
+        // Other costs make other results: they have a place of their own.
+        let place = if calibrated.is_empty() { "" } else { "-calibrated" };
+        let results = self.folder.join(format!("{name}-{size}{place}.jsonl"));
         let mut store = Store::open(&results).map_err(Ending::Failed)?;
         say(&format!("{name}: {}", experiment.title));
-        let watch = Watch { bar: runs_bar(!self.json) };
+        let watch = Watch::new(!self.json);
         let setting = Setting {
             recipes,
             threads: self.threads.count(),
             commit: commit(),
             command: command.clone(),
             pace,
+            fresh: self.fresh,
             progress: &watch,
         };
         let all = perform(runs, &setting, &mut store);
         watch.bar.finish_and_clear();
-        let all = all.map_err(Ending::Failed)?;
-        if self.only.is_empty() && self.seeds.is_empty() {
-            store.tidy(all.all()).map_err(Ending::Failed)?;
-        }
+        let all = all?;
+        all.failures.iter().for_each(|sentence| say_error(sentence));
         let told = Told::new(experiment, size, seeds, all).map_err(Ending::Usage)?;
+        // A part of the runs leaves the page of all of them as it is.
+        if !self.only.is_empty() || !self.seeds.is_empty() {
+            return Ok(told);
+        }
+        store.tidy(told.results.all()).map_err(Ending::Failed)?;
         let page = results.with_extension("html");
         write(&page, &told.html(&command).map_err(Ending::Usage)?)?;
         for (i, figure) in told.figures().map_err(Ending::Usage)?.iter().enumerate() {
-            write(&self.folder.join(format!("{name}-{size}-{}.svg", i + 1)), &figure.svg())?;
+            let file = format!("{name}-{size}{place}-{}.svg", i + 1);
+            write(&self.folder.join(file), &figure.svg())?;
         }
         say(&format!(
             "{} shows the figures, {} holds every run\n",
@@ -185,7 +203,8 @@ impl Reproduce {
         }
     }
 
-    fn load(&self) -> Result<Vec<Experiment>, Ending> {
+    /// The experiments, with the names by which they were asked for.
+    fn load(&self) -> Result<Vec<(&str, Experiment)>, Ending> {
         let mut names: Vec<&str> = Vec::new();
         for name in &self.experiments {
             match name.as_str() {
@@ -193,7 +212,8 @@ impl Reproduce {
                 name => names.push(name),
             }
         }
-        names.iter().map(|name| experiments::load(name).map_err(Ending::Usage)).collect()
+        let load = |name| Ok((name, experiments::load(name).map_err(Ending::Usage)?));
+        names.into_iter().map(load).collect()
     }
 }
 
@@ -204,24 +224,45 @@ fn write(path: &Path, text: &str) -> Ended {
 
 /// What computing costs on a calibrated cluster.
 fn pace(path: &Path) -> Result<Pace, Ending> {
-    let scenario = scenarios::load(&path.to_string_lossy()).map_err(Ending::Usage)?;
-    Ok(scenario.compute)
+    let pace = scenarios::load(&path.to_string_lossy()).map_err(Ending::Usage)?.compute;
+    if pace.seconds_per_handover > 0.0 || pace.relative.iter().any(|factor| *factor != 1.0) {
+        return Err(Ending::Usage(format!(
+            "{} was calibrated with emulated speeds; give one without: `paceline calibrate --workers 1 --model cnn --data fashion-mnist`",
+            path.display()
+        )));
+    }
+    Ok(pace)
 }
 
 /// The code that runs, as its repository names it; outside of one, the version.
 fn commit() -> String {
+    // Of the repository that this program was built in, if it is still there.
     let git = |args: &[&str]| {
-        let output = Command::new("git").args(args).output().ok().filter(|o| o.status.success())?;
+        let mut git = Command::new("git");
+        git.args(["-C", env!("CARGO_MANIFEST_DIR")]).args(args);
+        let output = git.output().ok().filter(|output| output.status.success())?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let version = || format!("paceline {}", env!("CARGO_PKG_VERSION"));
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return version() };
-    let is_changed = git(&["status", "--porcelain", "--untracked-files=no", "--", "*.rs"]);
+    let is_changed = git(&["status", "--porcelain", "--untracked-files=no", "--", ":/*.rs"]);
     if is_changed.is_some_and(|changes| !changes.is_empty()) { commit + "+" } else { commit }
 }
 
+/// A bar; without a terminal, a line now and then.
 struct Watch {
     bar: ProgressBar,
+    is_wanted: bool,
+    said: Mutex<Instant>,
+}
+
+/// How long nothing is said without a terminal.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Watch {
+    fn new(is_wanted: bool) -> Watch {
+        Watch { bar: runs_bar(is_wanted), is_wanted, said: Mutex::new(Instant::now()) }
+    }
 }
 
 impl Progress for Watch {
@@ -231,9 +272,12 @@ impl Progress for Watch {
 
     fn computed(&self, samples: u64) {
         self.bar.inc(samples);
-    }
-
-    fn said(&self, sentence: &str) {
-        self.bar.suspend(|| say_error(sentence));
+        let mut said = self.said.lock().expect("nobody panics here");
+        if self.is_wanted && self.bar.is_hidden() && said.elapsed() >= PATIENCE {
+            *said = Instant::now();
+            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            let left = duration(self.bar.eta().as_secs_f64());
+            say(&format!("{} of {} samples, about {left} left", count(done), count(all)));
+        }
     }
 }

@@ -55,6 +55,30 @@ pub fn decide(
     claims.map(|claim| find(claim, seeds, results)).collect()
 }
 
+/// Whether the claim's expressions can be read at all.
+pub(crate) fn check(claim: &Claim) -> Result<(), String> {
+    let ours = expressions(claim);
+    let rules = [&claim.item, &claim.in_part].into_iter().flatten();
+    for expression in ours.iter().chain(rules).chain([&claim.holds]) {
+        parse(expression).map_err(|sentence| format!("claim \"{}\": {sentence}", claim.name))?;
+    }
+    Ok(())
+}
+
+/// Whether an expression can be read.
+pub(crate) fn parse(expression: &str) -> Result<(), String> {
+    let read = Engine::new().compile_expression(expression);
+    read.map(drop).map_err(|error| format!("`{expression}` cannot be read: {error}"))
+}
+
+/// The claim's expression, once for each of its `each`.
+fn expressions(claim: &Claim) -> Vec<String> {
+    match claim.each.as_slice() {
+        [] => vec![claim.ours.clone()],
+        each => each.iter().map(|one| claim.ours.replace('$', one)).collect(),
+    }
+}
+
 fn find(claim: &Claim, seeds: &[u64], results: &Arc<Results>) -> Result<Finding, String> {
     let told = |sentence: String| format!("claim \"{}\": {sentence}", claim.name);
     let mut finding = Finding {
@@ -95,17 +119,27 @@ fn find(claim: &Claim, seeds: &[u64], results: &Arc<Results>) -> Result<Finding,
         ("low", summary.low),
         ("high", summary.high),
         ("spread", summary.spread),
+        ("error", summary.spread / (seeds.len() as f64).sqrt()),
         ("part", part),
     ];
     let engine = engine(seeds[0], results);
-    let is_true = |rule: &str| truth(&engine, rule, &mut scope(&variables)).map_err(told);
-    finding.verdict = if is_true(&claim.holds)? {
-        Verdict::Holds
-    } else if claim.in_part.as_deref().map_or(Ok(false), is_true)? {
-        Verdict::InPart
-    } else {
-        Verdict::DoesNotHold
+    let decided = |rule: &str| truth(&engine, rule, &mut scope(&variables));
+    let verdict = decided(&claim.holds).and_then(|holds| match &claim.in_part {
+        _ if holds => Ok(Verdict::Holds),
+        Some(rule) if decided(rule)? => {
+            finding.rule = format!("in part if {rule}; wholly if {}", claim.holds);
+            Ok(Verdict::InPart)
+        }
+        _ => Ok(Verdict::DoesNotHold),
+    });
+    finding.verdict = match verdict {
+        Ok(verdict) => verdict,
+        Err(sentence) if sentence.contains(MISSING) => Verdict::NotRun(sentence),
+        Err(sentence) => return Err(told(sentence)),
     };
+    if let Some(item) = &claim.item {
+        finding.rule += &format!("; one counts if {item}");
+    }
     finding.mean = summary.mean;
     finding.ours = claim.show.write(&summary);
     if claim.item.is_some() {
@@ -135,7 +169,8 @@ impl Summary {
 impl Show {
     fn write(self, summary: &Summary) -> String {
         let one = |x: f64| match self {
-            _ if !x.is_finite() => "never".to_owned(),
+            _ if x.is_nan() => "neither".to_owned(),
+            _ if x.is_infinite() => "infinite".to_owned(),
             Show::Number if x.abs() >= 100.0 => format!("{x:.0}"),
             Show::Number if x.abs() < 0.1 && x != 0.0 => format!("{x:.4}"),
             Show::Number => format!("{x:.2}"),
@@ -172,11 +207,7 @@ enum Trouble {
 /// The claim's expression for one seed, once for each of its `each`.
 fn measure(claim: &Claim, seed: u64, results: &Arc<Results>) -> Result<Vec<f64>, Trouble> {
     let engine = engine(seed, results);
-    let expressions = match claim.each.as_slice() {
-        [] => vec![claim.ours.clone()],
-        each => each.iter().map(|one| claim.ours.replace('$', one)).collect(),
-    };
-    expressions.iter().map(|expression| value(&engine, expression)).collect()
+    expressions(claim).iter().map(|expression| value(&engine, expression)).collect()
 }
 
 /// The value of an expression over the runs of one seed, for figures; none if a run is missing.
@@ -253,14 +284,14 @@ fn engine(seed: u64, results: &Arc<Results>) -> Engine {
         let results = results.clone();
         engine.register_fn(function, move |run: &str, seconds: f64| -> Answer {
             let run = get(&results, run, seed)?;
-            Ok(run.at(curve, seconds).unwrap_or(f64::INFINITY))
+            Ok(run.at(curve, 0, seconds).map_or(f64::INFINITY, |point| point[2]))
         });
     }
     let here = results.clone();
     engine.register_fn("epoch_seconds", move |run: &str, k: i64| -> Answer {
         let result = get(&here, run, seed)?;
-        let epoch = usize::try_from(k).ok().and_then(|k| result.epoch_seconds(k));
-        epoch.ok_or_else(|| format!("{run} has no epoch {k}").into())
+        // An epoch that a run never came to takes forever.
+        Ok(usize::try_from(k).ok().and_then(|k| result.epoch_seconds(k)).unwrap_or(f64::INFINITY))
     });
     // A number of each of these recipes on one cluster.
     let here = results.clone();
@@ -271,30 +302,16 @@ fn engine(seed: u64, results: &Arc<Results>) -> Engine {
         };
         recipes.into_iter().map(of).collect()
     });
-    let here = results.clone();
-    engine.register_fn(
-        "all_at",
-        move |curve: &str, recipes: Array, cluster: &str, seconds: f64| -> Answer<Array> {
-            let of = |recipe: Dynamic| {
-                let run = format!("{}@{cluster}", recipe.into_string()?);
-                let value = get(&here, &run, seed)?.at(curve, seconds).unwrap_or(f64::INFINITY);
-                Ok(Dynamic::from_float(value))
-            };
-            recipes.into_iter().map(of).collect()
-        },
-    );
-    // How much a number varies from seed to seed.
-    let here = results.clone();
-    engine.register_fn("noise", move |name: &str, run: &str| -> Answer {
-        let values: Vec<f64> = here.seeds(run).filter_map(|result| result.metric(name)).collect();
-        if values.is_empty() { Err(missing(run)) } else { Ok(deviation(&values)) }
-    });
-    // And its mean over the seeds.
-    let here = results.clone();
-    engine.register_fn("typical", move |name: &str, run: &str| -> Answer {
-        let values: Vec<f64> = here.seeds(run).filter_map(|result| result.metric(name)).collect();
-        if values.is_empty() { Err(missing(run)) } else { Ok(mean(&values)) }
-    });
+    // How much a number varies from seed to seed, and its mean over them.
+    for (function, of) in [("noise", deviation as fn(&[f64]) -> f64), ("typical", mean)] {
+        let here = results.clone();
+        engine.register_fn(function, move |name: &str, run: &str| -> Answer {
+            let seeds: Vec<u64> = here.seeds(run).map(|result| result.seed).collect();
+            let values = seeds.iter().map(|seed| metric(&here, run, *seed, name));
+            let values = values.collect::<Answer<Vec<f64>>>()?;
+            if values.is_empty() { Err(missing(run)) } else { Ok(of(&values)) }
+        });
+    }
     engine.register_fn("least", |values: Array| over(&values, f64::min));
     engine.register_fn("greatest", |values: Array| over(&values, f64::max));
     engine.register_fn("average", |values: Array| -> Answer { Ok(mean(&numbers(&values)?)) });

@@ -205,8 +205,21 @@ impl Experiment {
             if size.seeds.is_empty() {
                 return Err(format!("size.{name}: give at least one seed"));
             }
+            let known = || self.recipes.keys().chain(self.clusters.keys()).map(String::as_str);
+            for left_out in size.without.iter().chain(size.clusters.keys()) {
+                if !known().any(|known| known == left_out) {
+                    let otherwise = format!("size.{name} names recipes and clusters of this file");
+                    return Err(unknown("recipe or cluster", left_out, known(), &otherwise));
+                }
+            }
         }
-        Ok(())
+        let sizes = self.runs.iter().flat_map(|group| &group.sizes);
+        let sizes = sizes.chain(self.claims.iter().flat_map(|claim| &claim.sizes));
+        for size in sizes.chain(self.figures.iter().flat_map(|figure| &figure.sizes)) {
+            self.size(size)?;
+        }
+        self.claims.iter().try_for_each(crate::claims::check)?;
+        self.figures.iter().try_for_each(crate::figures::check)
     }
 }
 

@@ -48,6 +48,56 @@ mod tests {
         }
     }
 
+    /// Fewer, and a round is more of an epoch than claims about rounds can bear.
+    #[test]
+    fn an_epoch_has_at_least_twenty_rounds() {
+        for (name, _) in ALL {
+            let experiment = load(name).expect("it is sound");
+            for size in ["smoke", "quick", "standard", "long"] {
+                let runs = Runs::of(&experiment, size, &Limits::default()).expect("it is sound");
+                let tuned = runs.tunings.iter().flat_map(|tuning| tuning.candidates.iter());
+                for run in runs.plain.iter().chain(tuned) {
+                    let most = run.scenario.sizes.iter().map(|size| size.workers).max();
+                    let workers = u64::from(run.scenario.workers.max(most.unwrap_or(0)));
+                    let batch = run.job.batch.map(|batch| batch * workers).or(run.job.batch_total);
+                    let samples = match run.job.data.as_str() {
+                        "digits" => 1_437,
+                        "fashion-mnist" => 60_000,
+                        "cifar10" => 50_000,
+                        other => panic!("{other} is of unknown size"),
+                    };
+                    let rounds = samples / batch.expect("the batch is told");
+                    assert!(rounds >= 20, "{name}, {size}, {}: {rounds} rounds", run.name);
+                }
+            }
+        }
+    }
+
+    /// Dynamic SGD's ramp takes 8 k rounds after growth by k: with fewer it would never be seen to work.
+    #[test]
+    fn every_ramp_ends_before_the_next_change() {
+        let experiment = load("dynamic-sgd").expect("it is sound");
+        for (size, samples) in
+            [("smoke", 1437.0), ("quick", 1437.0), ("standard", 6e4), ("long", 5e4)]
+        {
+            let runs = Runs::of(&experiment, size, &Limits::default()).expect("it is sound");
+            for run in &runs.plain {
+                let batch = run.job.batch.expect("the batch is told") as f64;
+                let mut workers = run.scenario.workers;
+                let sizes = &run.scenario.sizes;
+                for (i, change) in sizes.iter().enumerate() {
+                    let at = change.at_epoch.expect("sizes come with epochs");
+                    let next = sizes.get(i + 1).and_then(|next| next.at_epoch);
+                    let epochs = next.unwrap_or(run.job.epochs) - at;
+                    let rounds = epochs * samples / (batch * f64::from(change.workers));
+                    let k = f64::from(change.workers) / f64::from(workers);
+                    assert!(k <= 1.0 || rounds >= 8.0 * k, "{size}, {}: {rounds} rounds", run.name);
+                    workers = change.workers;
+                }
+            }
+        }
+    }
+
     #[test]
     fn quick_runs_have_few_workers() {
         for (name, _) in ALL {

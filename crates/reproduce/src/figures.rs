@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline_watch::figure::{Bar, Drawing, Figure as Drawn, Line, Scale, Spot};
 
-use crate::claims::evaluate;
+use crate::claims::{evaluate, parse};
 use crate::experiment::{Experiment, Figure, Kind, belongs};
 use crate::result::{Results, RunResult};
 
@@ -38,25 +38,40 @@ fn x(figure: &Figure) -> Scale {
     Scale { label: figure.x.clone(), logarithmic: figure.x_logarithmic }
 }
 
+/// Whether a figure can be drawn at all.
+pub(crate) fn check(figure: &Figure) -> Result<(), String> {
+    let told = |sentence: String| format!("figure \"{}\": {sentence}", figure.title);
+    match figure.kind {
+        Kind::Curves => column(figure).map(drop).map_err(told),
+        Kind::Bars | Kind::Points => parse(&figure.y.replace('$', "run")).map_err(told),
+    }
+}
+
+/// Which column of a curve is drawn over.
+fn column(figure: &Figure) -> Result<usize, String> {
+    match figure.x.as_str() {
+        "seconds" => Ok(0),
+        "epochs" => Ok(1),
+        other => Err(format!("x = \"{other}\": give seconds or epochs")),
+    }
+}
+
 fn curves(figure: &Figure, seeds: &[u64], results: &Results) -> Result<Drawing, String> {
-    let column = match figure.x.as_str() {
-        "seconds" => 0,
-        "epochs" => 1,
-        other => {
-            return Err(format!("\"{}\": x = \"{other}\": give seconds or epochs", figure.title));
-        }
-    };
+    let column = column(figure)?;
     let line = |run: &String| {
-        let of = |seed: &u64| results.get(run, *seed)?.curves.get(&figure.y);
-        let curves: Vec<&Vec<[f64; 3]>> = seeds.iter().filter_map(of).collect();
-        // Seeds have their points at the same samples; a run that broke off has fewer.
-        let len = curves.iter().map(|curve| curve.len()).min().unwrap_or(0);
-        let spot = |i: usize| {
-            let values: Vec<f64> = curves.iter().map(|curve| curve[i][2]).collect();
-            let x = curves.iter().map(|curve| curve[i][column]).sum::<f64>() / curves.len() as f64;
-            spot(x, &values)
+        let of = |seed: &u64| results.get(run, *seed);
+        let has = |run: &&RunResult| run.curves.contains_key(&figure.y);
+        let runs: Vec<&RunResult> = seeds.iter().filter_map(of).filter(has).collect();
+        // Seeds are joined where they have seen as much; as far as the shortest goes.
+        let shortest = runs.iter().min_by(|a, b| last(a, &figure.y).total_cmp(&last(b, &figure.y)));
+        let epochs = shortest.map_or(vec![], |run| run.curves[&figure.y].clone());
+        let spot = |point: &[f64; 3]| {
+            let there = runs.iter().filter_map(|run| run.at(&figure.y, 1, point[1]));
+            let there: Vec<[f64; 3]> = there.collect();
+            let x = there.iter().map(|point| point[column]).sum::<f64>() / there.len() as f64;
+            spot(x, &there.iter().map(|point| point[2]).collect::<Vec<_>>())
         };
-        Line { label: run.clone(), points: (0..len).map(spot).collect() }
+        Line { label: run.clone(), points: epochs.iter().map(spot).collect() }
     };
     let lines = figure.runs.iter().map(line).filter(|line| !line.points.is_empty()).collect();
     let mut x = x(figure);
@@ -64,6 +79,11 @@ fn curves(figure: &Figure, seeds: &[u64], results: &Results) -> Result<Drawing, 
         x.label = "virtual seconds".into();
     }
     Ok(Drawing::Lines { x, y: y(figure), lines })
+}
+
+/// How many epochs a curve goes on for.
+fn last(run: &RunResult, curve: &str) -> f64 {
+    run.curves[curve].last().map_or(0.0, |point| point[1])
 }
 
 fn bars(figure: &Figure, seeds: &[u64], results: &Arc<Results>) -> Result<Drawing, String> {
@@ -128,50 +148,3 @@ fn spot(x: f64, values: &[f64]) -> Spot {
         high: high.fold(f64::NEG_INFINITY, f64::max),
     }
 }
-
-/// All runs in a table: means over the seeds.
-pub fn rows(seeds: &[u64], results: &Results) -> Vec<Vec<String>> {
-    let mut names: Vec<&str> = results.all().map(|result| result.run.as_str()).collect();
-    names.dedup();
-    let row = |name: &&str| {
-        let runs: Vec<&RunResult> =
-            seeds.iter().filter_map(|seed| results.get(name, *seed)).collect();
-        let first = *runs.first()?;
-        let mean = |metric: &str| {
-            let values = runs.iter().filter_map(|run| run.metric(metric));
-            values.sum::<f64>() / runs.len() as f64
-        };
-        let diverged = runs.iter().filter(|run| run.diverged.is_some()).count();
-        let write = |x: f64, digits: usize| {
-            if x.is_finite() { format!("{x:.digits$}") } else { "-".to_owned() }
-        };
-        Some(vec![
-            (*name).to_owned(),
-            runs.len().to_string(),
-            format!("{}", first.rate),
-            write(mean("seconds"), 2),
-            write(mean("target_time"), 2),
-            write(mean("loss"), 4),
-            write(100.0 * mean("accuracy"), 2),
-            write(mean("bytes") / 1e6, 1),
-            write(mean("period"), 2),
-            write(100.0 * mean("busy"), 1),
-            if diverged > 0 { format!("{diverged} diverged") } else { String::new() },
-        ])
-    };
-    names.iter().filter_map(row).collect()
-}
-
-pub const ROW_HEADER: [&str; 11] = [
-    "run",
-    "seeds",
-    "rate",
-    "seconds",
-    "to target",
-    "loss",
-    "accuracy, %",
-    "MB sent",
-    "period",
-    "busy, %",
-    "",
-];

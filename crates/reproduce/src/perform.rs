@@ -13,7 +13,7 @@ use paceline_sim::scenario::Pace;
 
 use crate::experiment::Best;
 use crate::result::{Kept, Results, RunResult};
-use crate::runs::{Run, Runs, Tuning};
+use crate::runs::{Run, Runs, SEED_TUNING, Tuning};
 use crate::store::Store;
 
 /// Whoever watches: told how much is ahead, and what has been done.
@@ -21,7 +21,6 @@ pub trait Progress: Sync {
     /// So many samples are still to be computed, at most.
     fn ahead(&self, samples: u64);
     fn computed(&self, samples: u64);
-    fn said(&self, sentence: &str);
 }
 
 /// What all runs share.
@@ -33,31 +32,52 @@ pub struct Setting<'a> {
     pub command: String,
     /// What computing costs here, in place of what the experiment says.
     pub pace: Option<Pace>,
+    /// Whether what is known is run again.
+    pub fresh: bool,
     pub progress: &'a dyn Progress,
 }
 
 /// Runs all; gives what came of those that ended, known ones included.
-pub fn perform(runs: &Runs, setting: &Setting, store: &mut Store) -> Result<Results, String> {
+pub fn perform(runs: &Runs, setting: &Setting, store: &mut Store) -> Result<Results, Failure> {
     let tasks = Tasks::default();
     let runs = &paced(runs, setting.pace.as_ref());
     let candidates: Vec<Run> =
         runs.tunings.iter().flat_map(|tuning| tuning.candidates.clone()).collect();
     let mut results = Results::default();
-    let mut work = Work { setting, tasks: &tasks, store };
-    let later = runs.plain.iter().chain(runs.tunings.iter().flat_map(|tuning| &tuning.then));
-    let later: u64 = later.map(|run| work.samples_ahead(run)).sum();
-    let tuned = work.run_all(&candidates, later)?;
+    let mut work = Work { setting, tasks: &tasks, store, failures: vec![] };
+    let later = || runs.plain.iter().chain(runs.tunings.iter().flat_map(|tuning| &tuning.then));
+    // What is wrong with the last run is told before the first one runs.
+    for run in candidates.iter().chain(later()) {
+        work.prepare(run)?;
+    }
+    let samples_later = later().map(|run| work.samples_ahead(run)).sum();
+    let tuned = work.run_all(&candidates, samples_later)?;
     let mut rest = runs.plain.clone();
     for tuning in &runs.tunings {
-        let rate = best_rate(tuning, &tuned);
+        let name = &tuning.candidates[0].name;
+        let Some(rate) = best_rate(tuning, &tuned) else {
+            results
+                .remarks
+                .push(format!("no learning rate was found: all runs such as {name} failed"));
+            continue;
+        };
+        let rates = tuning.candidates.iter().filter_map(|run| run.job.learning_rate);
+        if rates.clone().fold(f32::INFINITY, f32::min) == rate || rates.fold(0.0, f32::max) == rate
+        {
+            let run = name.replace(&format!("/{}", tuning.candidates[0].rate()), "");
+            results.remarks.push(format!(
+                "the best learning rate for {run}, {rate}, is at an end of its grid"
+            ));
+        }
         rest.extend(tuning.then.iter().cloned().map(|mut run| {
-            run.job.learning_rate = rate;
+            run.job.learning_rate = Some(rate);
             run
         }));
     }
     for result in tuned.into_iter().chain(work.run_all(&rest, 0)?) {
         results.add(result);
     }
+    results.failures = work.failures;
     Ok(results)
 }
 
@@ -123,6 +143,28 @@ struct Work<'a> {
     setting: &'a Setting<'a>,
     tasks: &'a Tasks,
     store: &'a mut Store,
+    failures: Vec<String>,
+}
+
+/// What has been run so far.
+struct Done<'a> {
+    results: Vec<RunResult>,
+    store: &'a mut Store,
+    failures: Vec<String>,
+    /// Why nothing more can be kept.
+    full: Option<String>,
+}
+
+impl Done<'_> {
+    fn take_in(&mut self, ended: Result<RunResult, String>) {
+        match ended {
+            Ok(result) => {
+                self.full = self.full.take().or(self.store.add(&result).err());
+                self.results.push(result);
+            }
+            Err(sentence) => self.failures.push(sentence),
+        }
+    }
 }
 
 /// A run, checked; its cluster with the bandwidth that it asks for.
@@ -136,26 +178,30 @@ struct Ready {
 type Alike = Vec<Ready>;
 
 impl Work<'_> {
+    fn known(&self, run: &Run) -> Option<&RunResult> {
+        self.store.get(&run.name, &run.key()).filter(|_| !self.setting.fresh)
+    }
+
     /// At most; a guess where the task is not known yet.
     fn samples_ahead(&self, run: &Run) -> u64 {
-        if self.store.get(&run.name, &run.key()).is_some() {
+        if self.known(run).is_some() {
             return 0;
         }
         let task = self.tasks.of(&run.job);
         task.map_or(0, |task| (run.job.epochs * task.train.len() as f64) as u64)
     }
 
-    fn run_all(&mut self, runs: &[Run], later: u64) -> Result<Vec<RunResult>, String> {
+    fn run_all(&mut self, runs: &[Run], later: u64) -> Result<Vec<RunResult>, Failure> {
         let mut results = Vec::new();
         let mut alike: Vec<Alike> = Vec::new();
         let mut by_training: BTreeMap<String, usize> = BTreeMap::new();
         for run in runs {
-            if let Some(known) = self.store.get(&run.name, &run.key()) {
+            if let Some(known) = self.known(run) {
                 results.push(known.clone());
                 continue;
             }
             let ready = self.prepare(run)?;
-            if ready.prepared.reads_clock() || !run.is_steady() {
+            if !ready.prepared.is_retimable() || !run.is_steady() {
                 alike.push(vec![ready]);
                 continue;
             }
@@ -171,29 +217,33 @@ impl Work<'_> {
         // Long ones first, so that no core is left with one at the end.
         alike.sort_by_key(|alike| std::cmp::Reverse(samples(alike)));
         let queue = Mutex::new(VecDeque::from(alike));
-        let done = Mutex::new((results, &mut *self.store, Ok(())));
+        let done = Mutex::new(Done { results, store: self.store, failures: vec![], full: None });
         std::thread::scope(|scope| {
             for _ in 0..self.setting.threads.max(1) {
                 scope.spawn(|| {
                     loop {
                         let next = queue.lock().expect("nobody panics here").pop_front();
                         let Some(alike) = next else { return };
-                        run_alike(alike, self.setting, &|result| {
+                        run_alike(alike, self.setting, &|ended| {
                             let mut done = done.lock().expect("nobody panics here");
-                            let written = done.1.add(&result);
-                            done.2 = std::mem::replace(&mut done.2, Ok(())).and(written);
-                            done.0.push(result);
+                            done.take_in(ended);
+                            // Without a place to keep results there is no use in going on.
+                            if done.full.is_some() {
+                                queue.lock().expect("nobody panics here").clear();
+                            }
                         });
                     }
                 });
             }
         });
-        let (results, _, written) = done.into_inner().expect("nobody panics here");
-        written.map(|()| results)
+        let done = done.into_inner().expect("nobody panics here");
+        let (results, failures, full) = (done.results, done.failures, done.full);
+        self.failures.extend(failures);
+        full.map_or(Ok(results), |sentence| Err(Failure::Failed(sentence)))
     }
 
-    fn prepare(&self, run: &Run) -> Result<Ready, String> {
-        let told = |sentence: String| format!("{}: {sentence}", run.name);
+    fn prepare(&self, run: &Run) -> Result<Ready, Failure> {
+        let told = |sentence: String| Failure::Usage(format!("{}: {sentence}", run.name));
         let task = self.tasks.of(&run.job).map_err(told)?;
         let workers = run.scenario.workers;
         let mut prepared =
@@ -212,7 +262,8 @@ fn with_bandwidth(run: &Run, prepared: &Prepared) -> Result<Scenario, String> {
     };
     let pace = &scenario.compute;
     let params = prepared.plan.initial.len();
-    let slowest = pace.relative.iter().copied().fold(0.0, f64::max);
+    // Chance makes a gradient longer by half of the most, on average.
+    let slowest = pace.relative.iter().copied().fold(0.0, f64::max) * (1.0 + pace.jitter / 2.0);
     let gradient = pace.seconds_per_gradient
         + prepared.batch as f64 * pace.seconds_per_sample
         + params as f64 * pace.seconds_per_param;
@@ -236,7 +287,7 @@ fn with_bandwidth(run: &Run, prepared: &Prepared) -> Result<Scenario, String> {
 }
 
 /// The first is trained; the others are what it learned, timed on their own networks.
-fn run_alike(alike: Alike, setting: &Setting, done: &dyn Fn(RunResult)) {
+fn run_alike(alike: Alike, setting: &Setting, done: &dyn Fn(Result<RunResult, String>)) {
     let mut training: Option<Arc<Training>> = None;
     let several = alike.len() > 1;
     for Ready { run, scenario, prepared } in alike {
@@ -263,19 +314,22 @@ fn run_alike(alike: Alike, setting: &Setting, done: &dyn Fn(RunResult)) {
         }
         match ended {
             Ok(simulated) => {
-                let curves = kept.curves(samples_per_epoch);
+                // Nobody draws the runs among which a rate is looked for.
+                let is_drawn = run.job.seed != SEED_TUNING;
+                let curves =
+                    if is_drawn { kept.curves(samples_per_epoch) } else { BTreeMap::new() };
                 let mut result = RunResult::new(&run, &simulated.outcome, curves);
                 result.commit = setting.commit.clone();
                 result.command =
                     format!("{} --only {:?} --seeds {}", setting.command, run.name, run.job.seed);
                 result.retimed = is_retimed;
-                done(result);
+                done(Ok(result));
                 if !is_retimed && several {
                     training = Some(Arc::new(recorded));
                 }
             }
             Err(Failure::Usage(sentence) | Failure::Failed(sentence)) => {
-                setting.progress.said(&format!("{}: {sentence}", run.name));
+                done(Err(format!("{}, seed {}: {sentence}", run.name, run.job.seed)));
             }
         }
     }

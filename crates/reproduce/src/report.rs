@@ -8,8 +8,8 @@ use paceline_watch::table::table;
 
 use crate::claims::{Finding, Verdict, decide};
 use crate::experiment::Experiment;
-use crate::figures::{ROW_HEADER, draw, rows};
-use crate::result::Results;
+use crate::figures::draw;
+use crate::result::{Results, RunResult};
 
 /// An experiment that has been run.
 pub struct Told<'a> {
@@ -45,7 +45,9 @@ impl<'a> Told<'a> {
     pub fn text(&self) -> String {
         let Experiment { title, paper, .. } = self.experiment;
         let table = table(&["claim", "paper", "ours", "verdict"], &self.claims(), &[]);
-        format!("{title} ({paper}; {})\n\n{table}", self.size())
+        let remarks: String =
+            self.results.remarks.iter().map(|remark| format!("Note: {remark}.\n")).collect();
+        format!("{title} ({paper}; {})\n\n{table}{remarks}", self.size())
     }
 
     fn size(&self) -> String {
@@ -86,6 +88,7 @@ impl<'a> Told<'a> {
         let figures = self.figures()?;
         let mut notes = self.experiment.about.clone();
         notes.push(format!("Time is virtual, gradients are real. Again: {command}"));
+        notes.extend(self.results.remarks.iter().map(|remark| format!("Note: {remark}.")));
         for finding in &self.findings {
             if let Verdict::NotRun(sentence) = &finding.verdict {
                 notes.push(format!("\"{}\" was not decided: {sentence}", finding.name));
@@ -93,7 +96,7 @@ impl<'a> Told<'a> {
         }
         let article = Article {
             title: format!("{}: {}", self.experiment.title, self.experiment.paper),
-            remarks: vec![],
+            remarks: self.results.failures.clone(),
             sheets: vec![claims, runs],
             figures,
             notes,
@@ -101,3 +104,50 @@ impl<'a> Told<'a> {
         Ok(article.html())
     }
 }
+
+/// All runs in a table: means over the seeds.
+fn rows(seeds: &[u64], results: &Results) -> Vec<Vec<String>> {
+    let mut names: Vec<&str> = results.all().map(|result| result.run.as_str()).collect();
+    names.dedup();
+    let row = |name: &&str| {
+        let runs: Vec<&RunResult> =
+            seeds.iter().filter_map(|seed| results.get(name, *seed)).collect();
+        let first = *runs.first()?;
+        let mean = |metric: &str| {
+            let values = runs.iter().filter_map(|run| run.metric(metric));
+            values.sum::<f64>() / runs.len() as f64
+        };
+        let diverged = runs.iter().filter(|run| run.diverged.is_some()).count();
+        let write = |x: f64, digits: usize| {
+            if x.is_finite() { format!("{x:.digits$}") } else { "-".to_owned() }
+        };
+        Some(vec![
+            (*name).to_owned(),
+            runs.len().to_string(),
+            format!("{}", first.rate),
+            write(mean("seconds"), 2),
+            write(mean("target_time"), 2),
+            write(mean("loss"), 4),
+            write(100.0 * mean("accuracy"), 2),
+            write(mean("bytes") / 1e6, 1),
+            write(mean("period"), 2),
+            write(100.0 * mean("busy"), 1),
+            if diverged > 0 { format!("{diverged} diverged") } else { String::new() },
+        ])
+    };
+    names.iter().filter_map(row).collect()
+}
+
+const ROW_HEADER: [&str; 11] = [
+    "run",
+    "seeds",
+    "rate",
+    "seconds",
+    "to target",
+    "loss",
+    "accuracy, %",
+    "MB sent",
+    "period",
+    "busy, %",
+    "",
+];

@@ -39,8 +39,8 @@ pub struct RunResult {
     pub curves: BTreeMap<String, Vec<[f64; 3]>>,
 }
 
-/// So many points make a curve.
-const POINTS: usize = 60;
+/// A curve has so many points at most; scores are all kept.
+const POINTS: usize = 40;
 
 /// Reads a journal into the curves that are kept.
 #[derive(Default)]
@@ -63,17 +63,18 @@ impl Reader for Kept {
 impl Kept {
     pub fn curves(&self, samples_per_epoch: u64) -> BTreeMap<String, Vec<[f64; 3]>> {
         let mut all = BTreeMap::new();
-        let mut keep = |name: &str, points: &[Point]| {
+        let mut keep = |name: &str, points: &[Point], points_max: usize| {
+            let points = thinned(points, points_max);
             if !points.is_empty() {
-                all.insert(name.to_owned(), thinned(points));
+                all.insert(name.to_owned(), points);
             }
         };
-        keep("loss", self.curves.loss());
-        keep("accuracy", self.curves.accuracy());
-        keep("test_loss", self.curves.test_loss());
-        keep("rate", self.curves.rate());
+        keep("loss", self.curves.loss(), POINTS);
+        keep("rate", self.curves.rate(), POINTS);
+        keep("accuracy", self.curves.accuracy(), usize::MAX);
+        keep("test_loss", self.curves.test_loss(), usize::MAX);
         for name in self.curves.notes() {
-            keep(name, self.curves.note(name));
+            keep(name, self.curves.note(name), POINTS);
         }
         if self.members.iter().any(|point| point[2] != self.members[0][2]) {
             let epochs = |point: &[f64; 3]| {
@@ -91,13 +92,16 @@ impl Kept {
     }
 }
 
-fn thinned(points: &[Point]) -> Vec<[f64; 3]> {
-    let each = points.len().div_ceil(POINTS).max(1);
+/// Means of neighbours. What is no number has no place in a file: JSON knows none.
+fn thinned(points: &[Point], points_max: usize) -> Vec<[f64; 3]> {
+    let finite: Vec<Point> =
+        points.iter().filter(|point| point.value.is_finite()).copied().collect();
+    let each = finite.len().div_ceil(points_max).max(1);
     let mean = |some: &[Point]| {
         let of = |value: fn(&Point) -> f64| some.iter().map(value).sum::<f64>() / some.len() as f64;
         [of(|p| p.at), of(|p| p.epochs), of(|p| p.value)].map(short)
     };
-    points.chunks(each).map(mean).collect()
+    finite.chunks(each).map(mean).collect()
 }
 
 /// Five digits are more than a figure shows.
@@ -159,16 +163,17 @@ impl RunResult {
         })
     }
 
-    /// A curve's value at a time, between points by interpolation; before the first point there is none.
-    pub fn at(&self, curve: &str, seconds: f64) -> Option<f64> {
+    /// A curve where its seconds (column 0) or epochs (column 1) are `x`, between points by interpolation,
+    /// after the last as there; before the first there is nothing.
+    pub fn at(&self, curve: &str, column: usize, x: f64) -> Option<[f64; 3]> {
         let points = self.curves.get(curve)?;
-        let after = points.iter().position(|point| point[0] >= seconds);
-        match after {
-            None => points.last().map(|point| point[2]),
-            Some(0) => (points[0][0] == seconds).then_some(points[0][2]),
+        match points.iter().position(|point| point[column] >= x) {
+            None => points.last().copied(),
+            Some(0) => (points[0][column] == x).then_some(points[0]),
             Some(i) => {
-                let ([x0, _, y0], [x1, _, y1]) = (points[i - 1], points[i]);
-                Some(y0 + (y1 - y0) * (seconds - x0) / (x1 - x0))
+                let (before, after) = (points[i - 1], points[i]);
+                let part = (x - before[column]) / (after[column] - before[column]);
+                Some([0, 1, 2].map(|c| before[c] + part * (after[c] - before[c])))
             }
         }
     }
@@ -186,6 +191,9 @@ impl RunResult {
 #[derive(Clone, Debug, Default)]
 pub struct Results {
     runs: BTreeMap<String, BTreeMap<u64, RunResult>>,
+    /// What the reader of a table must know, and what failed.
+    pub remarks: Vec<String>,
+    pub failures: Vec<String>,
 }
 
 impl Results {
@@ -205,8 +213,24 @@ impl Results {
     pub fn all(&self) -> impl Iterator<Item = &RunResult> {
         self.runs.values().flat_map(|seeds| seeds.values())
     }
+}
 
-    pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(epochs: f64, value: f64) -> Point {
+        Point { at: 10.0 * epochs, epochs, value }
+    }
+
+    #[test]
+    fn curves_are_thinned_to_means_and_hold_only_numbers() {
+        let points: Vec<Point> = (0..100).map(|i| point(f64::from(i), f64::from(i))).collect();
+
+        assert_eq!(thinned(&points, 40)[0], [10.0, 1.0, 1.0]);
+        assert_eq!(thinned(&points, 40).len(), 34);
+        assert_eq!(thinned(&points, usize::MAX).len(), 100);
+        let apart = [point(1.0, 2.0), point(2.0, f64::NAN), point(3.0, f64::INFINITY)];
+        assert_eq!(thinned(&apart, 40), [[10.0, 1.0, 2.0]]);
     }
 }

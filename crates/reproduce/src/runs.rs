@@ -47,12 +47,22 @@ pub const SEED_TUNING: u64 = 1_000;
 
 impl Limits {
     fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| name.contains(only.as_str()))
+        self.only.is_empty() || self.only.iter().any(|only| is_meant(only, name))
+    }
+
+    /// Whether a run that is only for finding a rate is wanted for its own sake.
+    fn asks_for(&self, name: &str) -> bool {
+        self.only.iter().any(|only| only == name)
     }
 
     pub fn seeds(&self, size: &Size) -> Vec<u64> {
         if self.seeds.is_empty() { size.seeds.clone() } else { self.seeds.clone() }
     }
+}
+
+/// A whole name means that run; a part of one, all that have it.
+fn is_meant(only: &str, name: &str) -> bool {
+    if only.contains('@') && !only.starts_with('@') { only == name } else { name.contains(only) }
 }
 
 impl Runs {
@@ -126,7 +136,18 @@ impl Maker<'_> {
                 clusters.iter().map(of).collect()
             }
         };
-        for (on, then) in groups.into_iter().filter(|(_, then)| !then.is_empty()) {
+        for (on, then) in groups {
+            for rate in &self.group.rates {
+                let name = format!("{recipe}/{rate}@{on}");
+                if limits.asks_for(&name) {
+                    for seed in limits.seeds(self.size) {
+                        runs.plain.push(self.run(name.clone(), &on, Some(*rate), seed)?);
+                    }
+                }
+            }
+            if then.is_empty() {
+                continue;
+            }
             let candidate = |rate: &f64| {
                 let name = format!("{recipe}/{rate}@{on}");
                 self.run(name, &on, Some(*rate), SEED_TUNING)
@@ -156,17 +177,14 @@ impl Maker<'_> {
         }
         let exchange = match scenario.remove("exchange") {
             None => None,
-            Some(Value::Float(exchange)) if exchange > 0.0 => Some(exchange),
+            Some(Value::Float(exchange)) if exchange > 0.0 && exchange < 1e6 => Some(exchange),
+            Some(Value::Integer(exchange @ 1..1_000_000)) => Some(exchange as f64),
             Some(other) => {
                 return Err(format!(
                     "cluster {cluster}: exchange = {other}: give a number above zero, as 0.3"
                 ));
             }
         };
-        // What a cluster asks of the job: a batch that fits its size, say.
-        if let Some(Value::Table(wanted)) = scenario.remove("job") {
-            merge(&mut job, &wanted);
-        }
         let mut job: Job = job.try_into().map_err(|error: toml::de::Error| {
             format!("recipe {}: {}", self.recipe, error.message())
         })?;
@@ -184,6 +202,10 @@ impl Maker<'_> {
 }
 
 impl Run {
+    pub fn rate(&self) -> f32 {
+        self.job.learning_rate.unwrap_or(f32::NAN)
+    }
+
     /// The same for the same job on the same cluster: what has been run need not be run again.
     pub fn key(&self) -> String {
         let parts = (&self.job, &self.scenario, self.exchange, self.until_target);

@@ -27,10 +27,13 @@ impl Store {
         };
         let mut known = BTreeMap::new();
         let lines: Vec<&str> = text.lines().collect();
+        let mut whole = text.len();
         for (i, line) in lines.iter().enumerate() {
             match serde_json::from_str::<RunResult>(line) {
                 Ok(result) => drop(known.insert((result.run.clone(), result.key.clone()), result)),
-                Err(_) if i + 1 == lines.len() => {}
+                Err(_) if i + 1 == lines.len() => {
+                    whole = text.trim_end_matches('\n').len() - line.len()
+                }
                 Err(error) => {
                     let (path, line) = (path.display(), i + 1);
                     return Err(format!(
@@ -40,7 +43,9 @@ impl Store {
             }
         }
         let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(told)?;
-        if !text.is_empty() && !text.ends_with('\n') {
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(told)?;
+        } else if !text.is_empty() && !text.ends_with('\n') {
             writeln!(file).map_err(told)?;
         }
         Ok(Store { path: path.to_owned(), file, known })
