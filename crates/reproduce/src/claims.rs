@@ -287,6 +287,12 @@ fn engine(seed: u64, results: &Arc<Results>) -> Engine {
             Ok(run.at(curve, 0, seconds).map_or(f64::INFINITY, |point| point[2]))
         });
     }
+    // The training loss when a part of the job was done.
+    let here = results.clone();
+    engine.register_fn("loss_at_part", move |run: &str, part: f64| -> Answer {
+        let run = get(&here, run, seed)?;
+        Ok(run.at("loss", 1, part * run.epochs).map_or(f64::INFINITY, |point| point[2]))
+    });
     let here = results.clone();
     engine.register_fn("epoch_seconds", move |run: &str, k: i64| -> Answer {
         let result = get(&here, run, seed)?;
@@ -401,6 +407,7 @@ mod tests {
             ("least(all(\"seconds\", [\"a\", \"b\"], \"x\"))", 2.0),
             ("greatest([1, 2.5]) + average([1, 3])", 4.5),
             ("loss_at(\"a@x\", 2.0)", 1.5),
+            ("loss_at_part(\"a@x\", 0.75)", 1.5),
             ("epoch_seconds(\"a@x\", 2)", 1.5),
             ("target_time(\"a@x\")", f64::INFINITY),
             ("noise(\"seconds\", \"b@x\")", 2f64.sqrt()),
