@@ -276,7 +276,8 @@ impl Progress for Watch {
         if self.is_wanted && self.bar.is_hidden() && said.elapsed() >= PATIENCE {
             *said = Instant::now();
             let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
-            let left = duration(self.bar.eta().as_secs_f64());
+            let left = all.saturating_sub(done) as f64 / done as f64;
+            let left = duration(left * self.bar.elapsed().as_secs_f64());
             say(&format!("{} of {} samples, about {left} left", count(done), count(all)));
         }
     }
