@@ -54,31 +54,33 @@ pub fn perform(runs: &Runs, setting: &Setting, store: &mut Store) -> Result<Resu
     let tuned = work.run_all(&candidates, samples_later)?;
     let mut rest = runs.plain.clone();
     for tuning in &runs.tunings {
-        let name = &tuning.candidates[0].name;
-        let Some(rate) = best_rate(tuning, &tuned) else {
-            results
-                .remarks
-                .push(format!("no learning rate was found: all runs such as {name} failed"));
-            continue;
-        };
-        let rates = tuning.candidates.iter().filter_map(|run| run.job.learning_rate);
-        if rates.clone().fold(f32::INFINITY, f32::min) == rate || rates.fold(0.0, f32::max) == rate
-        {
-            let run = name.replace(&format!("/{}", tuning.candidates[0].rate()), "");
-            results.remarks.push(format!(
-                "the best learning rate for {run}, {rate}, is at an end of its grid"
-            ));
-        }
-        rest.extend(tuning.then.iter().cloned().map(|mut run| {
-            run.job.learning_rate = Some(rate);
-            run
-        }));
+        let (then, remark) = with_best_rate(tuning, &tuned);
+        rest.extend(then);
+        results.remarks.extend(remark);
     }
     for result in tuned.into_iter().chain(work.run_all(&rest, 0)?) {
         results.add(result);
     }
     results.failures = work.failures;
     Ok(results)
+}
+
+/// The runs that take the best rate, and what is to be said of it.
+fn with_best_rate(tuning: &Tuning, tuned: &[RunResult]) -> (Vec<Run>, Option<String>) {
+    let first = &tuning.candidates[0];
+    let name = first.name.replace(&format!("/{}", first.rate()), "");
+    let Some(rate) = best_rate(tuning, tuned) else {
+        return (vec![], Some(format!("no learning rate was found for {name}: all runs failed")));
+    };
+    let others = || tuning.candidates.iter().map(Run::rate).filter(|other| *other != rate);
+    let is_inside = others().any(|other| other < rate) && others().any(|other| other > rate);
+    let remark = format!("the best learning rate for {name}, {rate}, is at an end of its grid");
+    let with_rate = |mut run: Run| {
+        run.job.learning_rate = Some(rate);
+        run
+    };
+    let then = tuning.then.iter().cloned().map(with_rate).collect();
+    (then, (!is_inside).then_some(remark))
 }
 
 /// The runs on clusters that compute at this pace.
