@@ -1,4 +1,4 @@
-//! Decides claims by the rules that their experiment wrote down before it was run.
+//! Decides claims by the rules of their experiment file.
 
 use std::fmt;
 use std::sync::Arc;
