@@ -52,6 +52,9 @@ pub struct Size {
     /// Recipes and clusters that are left out.
     #[serde(default)]
     pub without: Vec<String>,
+    /// What the best rates are chosen from, in place of the runs' own.
+    #[serde(default)]
+    pub rates: Vec<f64>,
 }
 
 /// Every recipe on every cluster.

@@ -137,7 +137,7 @@ impl Maker<'_> {
             }
         };
         for (on, then) in groups {
-            for rate in &self.group.rates {
+            for rate in self.grid() {
                 let name = format!("{recipe}/{rate}@{on}");
                 if limits.asks_for(&name) {
                     for seed in limits.seeds(self.size) {
@@ -152,10 +152,15 @@ impl Maker<'_> {
                 let name = format!("{recipe}/{rate}@{on}");
                 self.run(name, &on, Some(*rate), SEED_TUNING)
             };
-            let candidates = self.group.rates.iter().map(candidate).collect::<Result<_, _>>()?;
+            let candidates = self.grid().iter().map(candidate).collect::<Result<_, _>>()?;
             runs.tunings.push(Tuning { best, candidates, then });
         }
         Ok(())
+    }
+
+    /// What the best rate is chosen from.
+    fn grid(&self) -> &[f64] {
+        if self.size.rates.is_empty() { &self.group.rates } else { &self.size.rates }
     }
 
     fn run(

@@ -170,8 +170,7 @@ impl Model for Net {
     }
 
     fn gradient(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch, into: &mut Gradient) {
-        let arena = scratch.arena(self.arena, self.stamp);
-        self.pack(params, arena, true);
+        let arena = self.packed(params, scratch, true);
         let mut from = 0;
         while from < batch.len() {
             let to = batch.len().min(from + self.pass);
@@ -185,8 +184,7 @@ impl Model for Net {
     }
 
     fn evaluate(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Score {
-        let arena = scratch.arena(self.arena, self.stamp);
-        self.pack(params, arena, false);
+        let arena = self.packed(params, scratch, false);
         let mut score = Score::default();
         let mut from = 0;
         while from < batch.len() {
@@ -199,8 +197,7 @@ impl Model for Net {
     }
 
     fn outputs(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Vec<f32> {
-        let arena = scratch.arena(self.arena, self.stamp);
-        self.pack(params, arena, false);
+        let arena = self.packed(params, scratch, false);
         let mut outputs = Vec::new();
         let mut from = 0;
         while from < batch.len() {

@@ -6,17 +6,28 @@ use super::layer::{Back, In, Into, Out, Pass};
 use super::{Head, Net, Node};
 use crate::dataset::Batch;
 use crate::kernels::loops;
-use crate::model::Score;
+use crate::model::{Score, Scratch};
 
 impl Net {
-    /// Packs every layer's weights into the arena.
-    pub(super) fn pack(&self, params: &[f32], arena: &mut [f32], back: bool) {
-        for node in &self.nodes {
+    /// The arena with every layer's weights packed into it.
+    pub(super) fn packed<'a>(
+        &self,
+        params: &[f32],
+        scratch: &'a mut Scratch,
+        back: bool,
+    ) -> &'a mut [f32] {
+        // First, for it forgets what it holds when another network had it.
+        scratch.arena(self.arena, self.stamp);
+        let is_packed = scratch.holds(params, back);
+        let arena = scratch.arena(self.arena, self.stamp);
+        let nodes = if is_packed { &[] } else { &self.nodes[..] };
+        for node in nodes {
             let from = self.slots[node.from].value.extent;
             let back = back && node.from != 0;
             let packed = &mut arena[node.packed.clone()];
             node.layer.pack(self.path, from, &params[node.params.clone()], packed, back);
         }
+        arena
     }
 
     /// Fills every slot for these samples of the batch.

@@ -1,12 +1,12 @@
 //! Gives every layer its params and every activation its place in the arena.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::build::Part;
 use super::frame::Frame;
 use super::{Head, Net, Node, Slot, Stretch};
 use crate::dataset::Extent;
-use crate::dice::mix;
 use crate::kernels::Path;
 
 /// Floats that one pass may take where samples are gathered for heavy layers, and most samples of a pass.
@@ -14,6 +14,9 @@ const PASS_FLOATS: usize = 8 << 20;
 const PASS_MAX: usize = 64;
 /// Floats that a block of samples may take in a stretch: about half of the second cache.
 const BLOCK_FLOATS: usize = 128 << 10;
+
+/// The next network's stamp; zero is no network's.
+static STAMPS: AtomicU64 = AtomicU64::new(1);
 
 pub fn assemble(
     path: Path,
@@ -65,11 +68,7 @@ pub fn assemble(
             layer: part.layer,
         });
     }
-    let stamp = slots.iter().fold(mix(memory.len as u64), |stamp, slot| {
-        let places = [slot.value_at, slot.value.pad, slot.delta_at.unwrap_or(0), slot.delta.pad];
-        let extent = [slot.value.extent.height, slot.value.extent.width];
-        places.iter().chain(&extent).fold(stamp, |stamp, x| mix(stamp ^ *x as u64))
-    });
+    let stamp = STAMPS.fetch_add(1, Ordering::Relaxed);
     let arena = memory.len;
     Net { path, slots, nodes, stretches, params, buffers, head, classes, pass, arena, stamp }
 }
