@@ -163,6 +163,8 @@ impl Scratch {
             held.glimpse.clear();
             held.glimpse.extend(glimpse());
             held.whole.clear();
+            // Taken now, so that no later gradient allocates.
+            held.whole.reserve_exact(params.len());
             held.back = back;
             return false;
         }
