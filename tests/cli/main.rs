@@ -1,0 +1,59 @@
+//! The command line, as its users meet it: the real program, its words and its exit codes.
+//!
+//! `UPDATE_SNAPSHOTS=1 cargo test --test cli` rewrites `tests/snapshots`.
+
+mod refusals;
+mod reports;
+mod runs;
+mod words;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// What one call of the program came to.
+#[derive(Debug, PartialEq)]
+struct Call {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+fn paceline(arguments: &str) -> Call {
+    let output = command(arguments).output().expect("the program starts");
+    let text = |bytes| String::from_utf8(bytes).expect("words are UTF-8");
+    Call {
+        code: output.status.code().expect("no signal ended it"),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+    }
+}
+
+fn command(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+    command.args(arguments.split_whitespace()).current_dir(room()).stdin(Stdio::null());
+    command.env("COLUMNS", "100").env_remove("CLICOLOR_FORCE");
+    command
+}
+
+/// Where calls run, so that messages can name files without a path.
+fn room() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn outcome(arguments: &str) -> Value {
+    let call = paceline(arguments);
+    assert_eq!((call.code, call.stderr.as_str()), (0, ""), "paceline {arguments}");
+    serde_json::from_str(&call.stdout).expect("stdout is JSON and nothing else")
+}
+
+/// Asserts that each call ends with this code, says exactly this on stderr, and prints nothing.
+fn assert_refused(code: i32, calls: &[(&str, &str)]) {
+    for (arguments, sentence) in calls {
+        let call = paceline(arguments);
+
+        let expected = Call { code, stdout: String::new(), stderr: format!("error: {sentence}\n") };
+        assert_eq!(call, expected, "paceline {arguments}");
+    }
+}

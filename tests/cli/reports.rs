@@ -1,0 +1,177 @@
+//! What a run leaves behind: reports, journals, and what happens when they cannot be written.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::{assert_refused, command, outcome, paceline, room};
+
+#[test]
+fn a_report_shows_the_summary_and_what_the_run_has_to_show() {
+    let call = paceline(
+        "simulate elastic --strategy async --epochs 6 --report drawn.html --trace drawn.json --tensorboard drawn",
+    );
+
+    assert_eq!((call.code, call.stderr.as_str()), (0, "\nReport: drawn.html\n"));
+    let page = fs::read_to_string(room().join("drawn.html")).unwrap();
+    for line in call.stdout.lines().skip(2).take_while(|line| !line.is_empty()) {
+        let (name, value) = line.split_at(10);
+        let row = format!("<th scope=\"row\">{}</th><td>{value}</td>", name.trim());
+        assert!(page.contains(&row), "no {row} in {page}");
+    }
+    for part in [
+        "async on elastic",
+        "Loss over epochs",
+        "Test accuracy over time",
+        "Members over time",
+        "Staleness",
+        "Who computes when",
+        "waited for <b>worker ",
+    ] {
+        assert!(page.contains(part), "no {part} in {page}");
+    }
+    let trace: Value =
+        serde_json::from_slice(&fs::read(room().join("drawn.json")).unwrap()).unwrap();
+    let slices = trace.as_array().unwrap().iter().filter(|event| event["ph"] == "X").count();
+    assert!(slices > 500, "{slices} slices");
+    let events = fs::read_dir(room().join("drawn")).unwrap().next().expect("an event file");
+    let events = events.unwrap();
+    assert!(events.file_name().to_str().unwrap().starts_with("events.out.tfevents."));
+    assert!(events.metadata().unwrap().len() > 10_000);
+    fs::remove_file(events.path()).unwrap();
+}
+
+#[test]
+fn train_without_a_word_ends_with_the_report() {
+    let folder = room().join("no-flags");
+    fs::create_dir_all(&folder).unwrap();
+
+    let output = command("train").current_dir(&folder).output().expect("the program starts");
+
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.stderr, b"\nReport: report.html\n");
+    let summary = String::from_utf8(output.stdout).unwrap();
+    assert!(summary.starts_with("dbs on threads: 4 workers, batch 16"), "{summary}");
+    let page = fs::read_to_string(folder.join("report.html")).unwrap();
+    assert!(page.contains("dbs on threads") && page.contains("<td>paceline train</td>"));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_run_that_diverges_leaves_a_report_that_says_so() {
+    let call = paceline("train --learning-rate 100 --report diverged.html");
+
+    assert_eq!((call.code, call.stdout.as_str()), (1, ""));
+    assert!(call.stderr.starts_with("\nReport: diverged.html\nerror: dbs diverged: "));
+    let page = fs::read_to_string(room().join("diverged.html")).unwrap();
+    assert!(page.contains("<p class=\"remark\">the training loss came apart after"), "{page}");
+}
+
+#[test]
+fn a_recorded_journal_is_drawn_as_far_as_it_goes() {
+    let call = paceline("simulate --strategy adpsgd --epochs 2 --journal whole.jsonl");
+    let whole = fs::read_to_string(room().join("whole.jsonl")).unwrap();
+    fs::write(room().join("cut.jsonl"), &whole[..whole.len() / 2]).unwrap();
+
+    let drawn = paceline("report whole.jsonl --out whole.html");
+    let cut = paceline("report cut.jsonl --out cut.html");
+
+    assert_eq!((drawn.code, drawn.stderr.as_str()), (0, "Report: whole.html\n"));
+    let page = fs::read_to_string(room().join("whole.html")).unwrap();
+    assert!(call.stdout.contains("samples   2,874 = 2.00 epochs"));
+    assert!(page.contains("<td>2,874 = 2.00 epochs</td>"), "{page}");
+    assert!(page.contains("Period: local steps between averages"), "{page}");
+    assert_eq!(cut.code, 0);
+    assert!(cut.stderr.starts_with("The journal breaks off at cut.jsonl, line "), "{}", cut.stderr);
+    assert!(fs::read_to_string(room().join("cut.html")).unwrap().contains("breaks off"));
+}
+
+#[test]
+fn files_that_cannot_be_written_fail_before_the_run() {
+    fs::create_dir_all(room().join("a-folder")).unwrap();
+    fs::write(room().join("a-file"), "").unwrap();
+
+    assert_refused(
+        1,
+        &[
+            (
+                "train --report missing/page.html",
+                "cannot write the report missing/page.html: No such file or directory (os error 2)",
+            ),
+            (
+                "simulate --report a-folder",
+                "cannot write the report a-folder: Is a directory (os error 21)",
+            ),
+            (
+                "simulate --trace a-folder",
+                "cannot write the trace a-folder: Is a directory (os error 21)",
+            ),
+            (
+                "simulate --tensorboard a-file",
+                "cannot write TensorBoard's events to a-file: File exists (os error 17)",
+            ),
+            (
+                "report missing.jsonl",
+                "cannot read the journal missing.jsonl: No such file or directory (os error 2)",
+            ),
+            ("report a-file", "the journal a-file is empty"),
+        ],
+    );
+    assert_refused(
+        2,
+        &[(
+            "simulate --trace same --journal same",
+            "--journal and --trace both name same: give each its own file",
+        )],
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_costs_a_drawing_and_not_the_summary() {
+    for (flag, sentence) in [
+        ("--report", "cannot write the report /dev/full"),
+        ("--trace", "the trace /dev/full is incomplete"),
+    ] {
+        let call = paceline(&format!("simulate --epochs 1 {flag} /dev/full"));
+
+        let expected = format!("error: {sentence}: No space left on device (os error 28)\n");
+        assert_eq!((call.code, call.stderr), (1, expected));
+        assert!(call.stdout.contains("samples   1,437 = 1.00 epochs"), "{}", call.stdout);
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_be_opened_fails_before_the_run() {
+    assert_refused(
+        1,
+        &[(
+            "simulate --journal missing/run.jsonl",
+            "cannot write the journal missing/run.jsonl: No such file or directory (os error 2)",
+        )],
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told_and_the_result_still_shown() {
+    let call = paceline("simulate --epochs 1 --json --journal /dev/full");
+
+    let sentence = "the journal /dev/full is incomplete: No space left on device (os error 28)";
+    assert_eq!((call.code, call.stderr), (1, format!("error: {sentence}\n")));
+    let outcome: Value = serde_json::from_str(&call.stdout).expect("the outcome is there");
+    assert_eq!(outcome["samples"], 1437);
+}
+
+#[test]
+fn a_recorded_journal_can_be_read_again() {
+    let recorded = outcome("simulate --epochs 1 --json --journal run.jsonl");
+
+    let lines = paceline::job::journal_file::read(room().join("run.jsonl"));
+    let mut account = paceline::job::account::Account::default();
+    for line in lines {
+        paceline::Reader::read(&mut account, &line.expect("every line can be read"));
+    }
+    assert_eq!(recorded["samples"], account.samples);
+    assert_eq!(recorded["bytes_sent"], account.bytes_sent);
+}

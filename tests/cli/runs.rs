@@ -1,0 +1,222 @@
+//! Runs, and what they print.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{command, outcome, paceline, room};
+
+#[test]
+fn a_job_may_learn_from_a_part_of_the_data_and_from_a_text_file() {
+    fs::write(room().join("verse.txt"), "to be or not to be. ".repeat(200)).unwrap();
+
+    let part = outcome("simulate --samples 500 --epochs 2 --json");
+    let text = outcome("simulate --model charlm --data verse.txt --epochs 1 --batch 4 --json");
+
+    assert_eq!(part["samples"], 1000);
+    assert_eq!(text["samples"], 111);
+}
+
+#[test]
+fn a_run_that_diverges_fails_in_one_sentence() {
+    let call = paceline("simulate --learning-rate 100");
+
+    assert_eq!((call.code, call.stdout.as_str()), (1, ""));
+    assert!(call.stderr.starts_with("error: ssgd diverged: the training loss came apart after"));
+    assert_eq!(call.stderr.lines().count(), 1, "{}", call.stderr);
+}
+
+#[test]
+fn compare_goes_on_when_a_strategy_diverges() {
+    // A rate that summed gradients bear, and gradients that arrive one by one do not.
+    let call = paceline(
+        "compare --strategies async,ssgd --learning-rate 3 --epochs 1 --target-loss 2.2 --no-plot",
+    );
+
+    let rows: Vec<&str> = call.stdout.lines().skip(4).collect();
+    assert_eq!(call.code, 0, "{}", call.stderr);
+    assert!(rows[0].starts_with("ssgd ") && !rows[0].contains("diverged"), "{rows:?}");
+    assert!(rows[1].starts_with("async ") && rows[1].contains("diverged"), "{rows:?}");
+    assert!(call.stderr.starts_with("async diverged: the training loss came apart after"));
+    assert_eq!(call.stderr.lines().count(), 1, "{}", call.stderr);
+}
+
+#[test]
+fn simulate_json_has_every_promised_field() {
+    let outcome = outcome("simulate spot --strategy cpsgd --epochs 2 --target-loss 2 --json");
+
+    for field in [
+        "strategy",
+        "seed",
+        "workers",
+        "virtual_seconds",
+        "rounds",
+        "samples",
+        "samples_wasted",
+        "epochs",
+        "bytes_sent",
+        "loss",
+        "accuracy",
+        "utilization",
+        "time_to_target_seconds",
+        "journal_hash",
+    ] {
+        assert!(!outcome[field].is_null(), "{field} is not in {outcome}");
+    }
+    assert_eq!(outcome["ledger"], serde_json::json!({ "done": 2874, "lost": 0, "repeated": 0 }));
+    assert_eq!(outcome["journal_hash"].as_str().unwrap().len(), 16);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_journal_whatever_the_threads() {
+    let hash = |flags: &str| {
+        let call = format!("simulate --strategy gossip-pull --epochs 2 --json {flags}");
+        outcome(&call)["journal_hash"].clone()
+    };
+
+    assert_eq!(hash("--seed 7 --threads 1"), hash("--seed 7 --threads 2"));
+    assert_ne!(hash("--seed 7"), hash("--seed 8"));
+}
+
+#[test]
+fn flags_override_the_job_file_which_overrides_defaults() {
+    fs::write(
+        room().join("job.toml"),
+        "strategy = \"pipe\"\nepochs = 1.0\nbatch_total = 64\nseed = 5\n",
+    )
+    .unwrap();
+
+    let of_file = outcome("simulate --job job.toml --json");
+    let of_flags = outcome("simulate --job job.toml --strategy dbs --batch 4 --seed 6 --json");
+
+    let told = |outcome: &Value| {
+        ["strategy", "batch", "seed", "samples"].map(|field| outcome[field].to_string())
+    };
+    assert_eq!(told(&of_file), ["\"pipe\"", "8", "5", "1437"]);
+    assert_eq!(told(&of_flags), ["\"dbs\"", "4", "6", "1437"]);
+}
+
+#[test]
+fn simulate_tells_who_was_waited_for() {
+    let call =
+        paceline("simulate stragglers --epochs 2 --batch 16 --learning-rate 0.1 --target-loss 2");
+
+    assert_eq!((call.code, call.stderr.as_str()), (0, ""));
+    for part in [
+        "ssgd on stragglers: 8 workers, batch 16, learning rate 0.1, seed 1\n",
+        "\nsamples   2,874 = 2.00 epochs\n",
+        "\ntarget    loss 2 after ",
+        "\nThe others waited for worker 7 most: ",
+        "# computing",
+    ] {
+        assert!(call.stdout.contains(part), "no {part:?} in\n{}", call.stdout);
+    }
+}
+
+#[test]
+fn compare_prints_a_row_each_and_draws_them() {
+    let plot = room().join("drawn.svg");
+    let _ = fs::remove_file(&plot);
+
+    let call = paceline("compare uniform --strategies ssgd,cpsgd --epochs 2 --plot drawn.svg");
+
+    assert_eq!((call.code, call.stderr.as_str()), (0, "\nPlot: drawn.svg\n"));
+    assert_eq!(call.stdout.lines().count(), 6, "{}", call.stdout);
+    assert!(fs::read_to_string(plot).unwrap().starts_with("<svg"));
+}
+
+#[test]
+fn compare_json_is_an_array_of_outcomes() {
+    let outcomes = outcome("compare --strategies ssgd,abs,async --epochs 1 --json");
+
+    let names = outcomes.as_array().unwrap().iter().map(|o| o["strategy"].as_str().unwrap());
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    assert_eq!(names, ["abs", "async", "ssgd"]);
+}
+
+#[test]
+fn train_runs_on_real_threads() {
+    let outcome = outcome("train --strategy dbs --speeds 1,1,2,4 --epochs 2 --json");
+
+    assert_eq!(outcome["workers"], 4);
+    assert_eq!(outcome["ledger"], serde_json::json!({ "done": 2874, "lost": 0, "repeated": 0 }));
+    assert!(outcome["real_seconds"].as_f64().is_some_and(|seconds| seconds > 0.0));
+    assert!(outcome["virtual_seconds"].is_null());
+}
+
+#[cfg(unix)]
+#[test]
+fn the_first_signal_finishes_the_round_and_sums_up() {
+    let journal = room().join("stopped.jsonl");
+    let _ = fs::remove_file(&journal);
+    let child =
+        command("train --epochs 100000 --json --journal stopped.jsonl --report stopped.html")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+    while fs::metadata(&journal).map_or(0, |file| file.len()) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("there is a kill").success());
+
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    let talk = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        talk,
+        "finishing the round; press Ctrl-C again to stop at once\nReport: stopped.html\n"
+    );
+    assert!(fs::read_to_string(room().join("stopped.html")).unwrap().contains("Loss over time"));
+    let outcome: Value = serde_json::from_slice(&output.stdout).expect("the outcome is there");
+    assert!(outcome["samples"].as_u64().is_some_and(|samples| samples > 0));
+    assert_eq!(outcome["ledger"]["lost"], 0);
+}
+
+#[test]
+fn a_printed_scenario_is_a_file_to_start_from() {
+    let printed = paceline("scenarios uniform");
+    fs::write(room().join("mine.toml"), &printed.stdout).unwrap();
+
+    let theirs = outcome("simulate uniform --epochs 1 --json");
+    let mine = outcome("simulate mine.toml --epochs 1 --json");
+
+    assert_eq!(mine, theirs);
+}
+
+#[test]
+fn nobody_listening_is_a_quiet_end() {
+    let mut child = command("strategies")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    drop(child.stdout.take());
+
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(stderr, "");
+    assert!(child.wait().unwrap().code().is_some_and(|code| code == 0));
+}
+
+#[test]
+fn a_calibrated_scenario_can_be_simulated_and_is_compared_with_threads() {
+    let call = paceline(
+        "calibrate --model softmax --speeds 2,1 --out measured.toml --check --strategies ssgd --epochs 1 --json",
+    );
+
+    assert_eq!(call.code, 0, "{}", call.stderr);
+    assert!(call.stderr.starts_with("measuring gradients\n"), "{}", call.stderr);
+    assert!(call.stderr.ends_with("\nScenario: measured.toml\nchecking ssgd\n"), "{}", call.stderr);
+    let report: Value = serde_json::from_str(&call.stdout).expect("stdout is JSON");
+    assert_eq!(report["check"][0]["strategy"], "ssgd");
+    assert!(report["check"][0]["threads"].as_f64().unwrap() > 0.0, "{report}");
+    let virtually = outcome("simulate measured.toml --model softmax --epochs 1 --json");
+    assert_eq!(virtually["workers"], 2);
+    assert_eq!(virtually["virtual_seconds"], report["check"][0]["simulated"]);
+}
