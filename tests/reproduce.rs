@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -14,11 +15,15 @@ fn room(name: &str) -> PathBuf {
     room
 }
 
-/// Exit code, stdout, stderr.
-fn paceline(room: &Path, arguments: &[&str]) -> (i32, String, String) {
+fn command(room: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
     command.arg("reproduce").args(arguments).current_dir(room).stdin(Stdio::null());
-    let output = command.output().expect("the program starts");
+    command
+}
+
+/// Exit code, stdout, stderr.
+fn paceline(room: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let output = command(room, arguments).output().expect("the program starts");
     let text = |bytes| String::from_utf8(bytes).expect("words are UTF-8");
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
@@ -90,6 +95,70 @@ fn what_has_been_run_is_not_run_again_and_every_result_says_where_it_comes_from(
     let again = lines(&room, "dbs-smoke.jsonl");
     assert_eq!(again.len(), 12);
     assert!(again[0]["commit"].as_str().is_some_and(|commit| commit.starts_with("marked ")));
+}
+
+#[test]
+fn a_killed_run_goes_on_where_it_was_and_says_the_same() {
+    let (killed, whole) = (room("killed"), room("whole"));
+    let arguments = ["adpsgd", "--size", "smoke", "--threads", "1"];
+    let expected = paceline(&whole, &arguments);
+    assert_eq!(expected.0, 0, "{}", expected.2);
+    let path = killed.join("reproduced/adpsgd-smoke.jsonl");
+    let written = || fs::read_to_string(&path).map_or(0, |text| text.lines().count());
+
+    // Killed again and again, each time after it has got a bit further.
+    for kept in [1, 3, 6] {
+        let mut running = command(&killed, &arguments);
+        let running = running.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut running = running.spawn().expect("the program starts");
+        while written() < kept && running.try_wait().expect("it is ours").is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        running.kill().expect("it can be killed");
+        running.wait().expect("it is ours");
+    }
+
+    let there = written();
+    let ended = paceline(&killed, &arguments);
+    assert_eq!((ended.0, &ended.1), (0, &expected.1), "{}", ended.2);
+    assert!(there >= 6, "{there} results survived");
+    // What was trained and what was only timed may differ in a loss's last digit, for it is added up in
+    // another order.
+    let bare = |room: &Path| -> Vec<[Value; 3]> {
+        let of = |result: &Value| ["run", "seconds", "accuracy"].map(|field| result[field].clone());
+        lines(room, "adpsgd-smoke.jsonl").iter().map(of).collect()
+    };
+    assert_eq!(bare(&killed), bare(&whole));
+}
+
+#[test]
+fn two_at_once_do_not_write_to_one_file() {
+    let room = room("two");
+    fs::create_dir_all(room.join("reproduced")).expect("it can be made");
+    let held = fs::File::create(room.join("reproduced/dbs-smoke.jsonl")).expect("it can be made");
+    held.try_lock().expect("nobody else has it");
+
+    let (code, stdout, stderr) = paceline(&room, &["dbs", "--size", "smoke"]);
+
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    let expected = "error: another `paceline reproduce` writes to reproduced/dbs-smoke.jsonl: wait for it, or name another --folder\n";
+    assert_eq!(stderr, expected);
+}
+
+#[test]
+fn a_changed_copy_leaves_the_results_of_its_model_alone() {
+    let room = room("copy");
+    paceline(&room, &["dbs", "--size", "smoke"]);
+    let before = fs::read(room.join("reproduced/dbs-smoke.jsonl")).expect("results are there");
+    let text = include_str!("../experiments/dbs.toml").replace("momentum = 0.9", "momentum = 0.8");
+    fs::write(room.join("mine.toml"), text).expect("it can be written");
+
+    let (code, _, stderr) = paceline(&room, &["mine.toml", "--size", "smoke"]);
+
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(lines(&room, "mine-smoke.jsonl").len(), 12);
+    let after = fs::read(room.join("reproduced/dbs-smoke.jsonl")).expect("results are there");
+    assert_eq!(before, after);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! `paceline reproduce`: the papers' claims, checked.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -141,7 +140,10 @@ impl Reproduce {
         seeds: &'a [u64],
         (recipes, pace): (&[Recipe], Option<Pace>),
     ) -> Result<Told<'a>, Ending> {
-        let (name, size) = (&experiment.name, self.size());
+        // An own file's results bear its own name: a changed copy does not sweep away the results of
+        // the experiment it was copied from.
+        let name = Path::new(asked).file_stem().unwrap_or_default().to_string_lossy();
+        let size = self.size();
         let calibrated = match &self.calibrated {
             Some(path) => format!(" --calibrated {}", path.display()),
             None => String::new(),
@@ -151,7 +153,7 @@ impl Reproduce {
         let place = if calibrated.is_empty() { "" } else { "-calibrated" };
         let results = self.folder.join(format!("{name}-{size}{place}.jsonl"));
         let mut store = Store::open(&results).map_err(Ending::Failed)?;
-        say(&format!("{name}: {}", experiment.title));
+        say(&format!("{}: {}", experiment.name, experiment.title));
         let watch = Watch::new(!self.json);
         let setting = Setting {
             recipes,
@@ -234,19 +236,12 @@ fn pace(path: &Path) -> Result<Pace, Ending> {
     Ok(pace)
 }
 
-/// The code that runs, as its repository names it; outside of one, the version.
+/// The code that runs, as its repository named it when it was built; outside of one, the version.
 fn commit() -> String {
-    // Of the repository that this program was built in, if it is still there.
-    let git = |args: &[&str]| {
-        let mut git = Command::new("git");
-        git.args(["-C", env!("CARGO_MANIFEST_DIR")]).args(args);
-        let output = git.output().ok().filter(|output| output.status.success())?;
-        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let version = || format!("paceline {}", env!("CARGO_PKG_VERSION"));
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return version() };
-    let is_changed = git(&["status", "--porcelain", "--untracked-files=no", "--", ":/*.rs"]);
-    if is_changed.is_some_and(|changes| !changes.is_empty()) { commit + "+" } else { commit }
+    match env!("PACELINE_COMMIT") {
+        "" => concat!("paceline ", env!("CARGO_PKG_VERSION")).to_owned(),
+        commit => commit.to_owned(),
+    }
 }
 
 /// A bar; without a terminal, a line now and then.

@@ -1,14 +1,15 @@
 //! Results in a file, one a line: what is there need not be run again.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::result::RunResult;
 
 pub struct Store {
     path: PathBuf,
+    /// Locked for as long as the runs last; the system lets go of a killed one's.
     file: File,
     known: BTreeMap<(String, String), RunResult>,
 }
@@ -20,11 +21,15 @@ impl Store {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(told)?;
         }
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(told(error)),
-        };
+        let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(told)?;
+        // Where files cannot be locked, there is nothing to be known.
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            return Err(format!(
+                "another `paceline reproduce` writes to {}: wait for it, or name another --folder",
+                path.display()
+            ));
+        }
+        let text = std::fs::read_to_string(path).map_err(told)?;
         let mut known = BTreeMap::new();
         let lines: Vec<&str> = text.lines().collect();
         let mut whole = text.len();
@@ -42,7 +47,6 @@ impl Store {
                 }
             }
         }
-        let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(told)?;
         if whole < text.len() {
             file.set_len(whole as u64).map_err(told)?;
         } else if !text.is_empty() && !text.ends_with('\n') {
