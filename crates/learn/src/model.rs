@@ -231,7 +231,7 @@ mod tests {
     fn what_is_held_for_the_way_there_is_not_enough_for_the_way_back() {
         let mut scratch = Scratch::default();
         let params = vec![1.0_f32; 10];
-        (0..3).for_each(|_| drop(scratch.holds(&params, false)));
+        (0..3).for_each(|_| _ = scratch.holds(&params, false));
 
         assert!(!scratch.holds(&params, true));
     }
@@ -241,7 +241,7 @@ mod tests {
         let mut scratch = Scratch::default();
         let params = vec![1.0_f32; 10];
         scratch.arena(5, 1);
-        (0..3).for_each(|_| drop(scratch.holds(&params, true)));
+        (0..3).for_each(|_| _ = scratch.holds(&params, true));
         scratch.arena(5, 2);
 
         assert!(!scratch.holds(&params, true));
