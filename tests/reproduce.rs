@@ -187,6 +187,8 @@ fn one_run_can_be_repeated_alone_and_gives_the_same() {
 fn what_makes_no_sense_is_told_in_a_sentence() {
     let room = room("words");
     fs::write(room.join("mine.toml"), "name = \"mine\"\ntitel = 1\n").expect("it can be written");
+    let wrong = include_str!("../experiments/dbs.toml").replacen("seconds(\"", "secnds(\"", 1);
+    fs::write(room.join("wrong.toml"), wrong).expect("it can be written");
     for (arguments, sentence) in [
         (vec!["dsb"], "there is no experiment `dsb`; did you mean `dbs`?"),
         (vec!["dbs", "--size", "quik"], "there is no size `quik`; did you mean `quick`?"),
@@ -195,6 +197,14 @@ fn what_makes_no_sense_is_told_in_a_sentence() {
             "cannot read the experiment nowhere.toml: No such file or directory (os error 2)",
         ),
         (vec!["mine.toml"], "mine.toml, line 2: unknown field `titel`"),
+        (
+            vec!["dbs", "--only", "nobody"],
+            "--only nobody: no run is called so; --dry-run lists them\n",
+        ),
+        (
+            vec!["wrong.toml"],
+            "wrong.toml: claim \"less time, S-SGD, 3:3:3:1\": `1.0 - secnds(\"dbs@3:3:3:1\") / seconds(\"ssgd@3:3:3:1\")`: Function not found: secnds (&str",
+        ),
     ] {
         let (code, stdout, stderr) = paceline(&room, &arguments);
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline::job::threads::{ThreadSetting, train};
 use paceline::learn::net::{cnn, mlp, resnet};
-use paceline::learn::{Extent, Images, Net, patterns};
+use paceline::learn::{Extent, Images, Net, patterns, vector};
 use paceline::runtime::Spans;
 use paceline::runtime::cluster::Desk;
 use paceline::sim::scenario::Sums;
@@ -97,37 +97,59 @@ pub fn print_scaling(rounds: usize) {
 }
 
 const WORKERS: u32 = 128;
-const BATCH_SIMULATED: u64 = 32;
-const ROUNDS_SIMULATED: u64 = 10;
+/// Samples that a simulated job computes, about.
+const SAMPLES_SIMULATED: u64 = 40_000;
 
 /// Prints what simulating costs over computing the same gradients in a loop.
 pub fn print_overhead(rounds: usize) {
+    println!("\n{WORKERS} simulated workers, all-reduce in closed form, one thread, by CPU time");
     println!(
-        "\n{WORKERS} simulated workers, all-reduce in closed form, batch {BATCH_SIMULATED}, one thread, by CPU time"
+        "{:<20} {:>13} {:>13} {:>22} {:>24}",
+        "model, batch", "gradients, s", "simulated, s", "overhead, %", "of it adding up, %"
     );
-    println!("{:<10} {:>15} {:>15} {:>24}", "model", "gradients, s", "simulated, s", "overhead, %");
-    let all: [(&str, Seen); 2] = [
-        ("cnn", (Arc::new(cnn(GRAY, CLASSES)), GRAY)),
-        ("mlp", (Arc::new(mlp(GRAY.len(), &[256, 128], CLASSES)), GRAY)),
+    let small: Seen = (Arc::new(mlp(GRAY.len(), &[256, 128], CLASSES)), GRAY);
+    let all: [(&str, Seen, u64, u64); 4] = [
+        ("cnn, 32", (Arc::new(cnn(GRAY, CLASSES)), GRAY), 32, 1),
+        ("resnet20, 32", (Arc::new(resnet(Net::new(COLOR), 3, CLASSES)), COLOR), 32, 8),
+        ("mlp, 32", small.clone(), 32, 1),
+        ("mlp, 256", small, 256, 1),
     ];
-    for (name, seen) in &all {
-        let prepared = prepare(seen, WORKERS, BATCH_SIMULATED, ROUNDS_SIMULATED);
-        let pair = |_| (gradients(&prepared), simulated(&prepared));
-        let pairs: Vec<(f64, f64)> = (0..rounds).map(pair).collect();
-        let alone = Spread::of(pairs.iter().map(|(alone, _)| *alone)).median;
-        let whole = Spread::of(pairs.iter().map(|(_, whole)| *whole)).median;
-        let overhead = Spread::of(pairs.iter().map(|(alone, whole)| 100.0 * (whole / alone - 1.0)));
-        println!("{name:<10} {alone:>15.2} {whole:>15.2} {overhead:>24.1}");
+    for (name, seen, batch, fewer) in &all {
+        let steps = (SAMPLES_SIMULATED / fewer / (u64::from(WORKERS) * batch)).max(2);
+        let prepared = prepare(seen, WORKERS, *batch, steps);
+        let triple = |_| {
+            let alone = gradients(&prepared, *batch);
+            (alone, simulated(&prepared), added(seen.0.size(), u64::from(WORKERS) * steps))
+        };
+        let triples: Vec<(f64, f64, f64)> = (0..rounds).map(triple).collect();
+        let spread = |of: fn(&(f64, f64, f64)) -> f64| Spread::of(triples.iter().map(of));
+        let (alone, whole) = (spread(|(alone, ..)| *alone), spread(|(_, whole, _)| *whole));
+        let overhead = spread(|(alone, whole, _)| 100.0 * (whole / alone - 1.0));
+        let adding = spread(|(alone, _, adding)| 100.0 * adding / alone);
+        let (alone, whole) = (alone.median, whole.median);
+        println!("{name:<20} {alone:>13.2} {whole:>13.2} {overhead:>22.1} {adding:>24.1}");
     }
 }
 
+/// CPU seconds of adding up as many gradients, each from other memory than the last, as many as there are
+/// workers: the least that a sum of gradients can cost which are all there before it begins.
+fn added(params: usize, gradients: u64) -> f64 {
+    let parts = vec![vec![1.0_f32; params]; WORKERS as usize];
+    let mut total = vec![0.0_f32; params];
+    let since = Stopwatch::start();
+    for part in parts.iter().cycle().take(gradients as usize) {
+        vector::add(std::hint::black_box(&mut total), part);
+    }
+    since.stop().1
+}
+
 /// CPU seconds of all gradients of the job, one after the other.
-fn gradients(prepared: &Prepared) -> f64 {
+fn gradients(prepared: &Prepared, batch: u64) -> f64 {
     let compute = prepared.task.compute(prepared.plan.seed);
     let mut desk = Desk::default();
     let since = Stopwatch::start();
-    for from in (0..prepared.plan.samples_total).step_by(BATCH_SIMULATED as usize) {
-        let spans = Spans::one(from, from + BATCH_SIMULATED);
+    for from in (0..prepared.plan.samples_total).step_by(batch as usize) {
+        let spans = Spans::one(from, from + batch);
         std::hint::black_box(compute(&prepared.plan.initial, &spans, &mut desk));
     }
     since.stop().1

@@ -105,12 +105,21 @@ impl Reproduce {
             |(_, experiment): &(&str, Experiment)| Runs::of(experiment, self.size(), &limits);
         let planned = experiments.iter().map(runs).collect::<Result<Vec<_>, _>>();
         let planned = planned.map_err(Ending::Usage)?;
+        if planned.iter().all(|runs| runs.count() == 0) {
+            return Err(Ending::Usage(format!(
+                "--only {}: no run is called so; --dry-run lists them",
+                self.only.join(" --only ")
+            )));
+        }
         let pace = self.calibrated.as_deref().map(pace).transpose()?;
         let (mut found, mut failures) = (Vec::new(), 0);
         for ((asked, experiment), runs) in experiments.iter().zip(&planned) {
             if self.dry_run {
                 let (name, size) = (&experiment.name, self.size());
                 print(&format!("{name}, {size}: {} runs\n", runs.count()))?;
+                for run in runs.names() {
+                    print(&format!("  {run}\n"))?;
+                }
                 continue;
             }
             let seeds = limits.seeds(experiment.size(self.size()).map_err(Ending::Usage)?);

@@ -55,20 +55,35 @@ pub fn decide(
     claims.map(|claim| find(claim, seeds, results)).collect()
 }
 
-/// Whether the claim's expressions can be read at all.
+/// Whether the claim's expressions can be evaluated, as far as that is to be known before any run.
 pub(crate) fn check(claim: &Claim) -> Result<(), String> {
-    let ours = expressions(claim);
-    let rules = [&claim.item, &claim.in_part].into_iter().flatten();
-    for expression in ours.iter().chain(rules).chain([&claim.holds]) {
-        parse(expression).map_err(|sentence| format!("claim \"{}\": {sentence}", claim.name))?;
+    let told = |sentence| format!("claim \"{}\": {sentence}", claim.name);
+    expressions(claim).iter().try_for_each(|ours| check_expression(ours)).map_err(told)?;
+    let over_seeds = SUMMARY.map(|name| (name, 1.0));
+    let rules = [(&claim.item, &[("x", 1.0)][..]), (&claim.in_part, &over_seeds)];
+    let rules = rules.into_iter().filter_map(|(rule, known)| Some((rule.as_ref()?, known)));
+    for (rule, known) in rules.chain([(&claim.holds, &over_seeds[..])]) {
+        if let Err(Trouble::Wrong(sentence)) = truth(&bare(), rule, &mut scope(known)) {
+            return Err(told(sentence));
+        }
     }
     Ok(())
 }
 
-/// Whether an expression can be read.
-pub(crate) fn parse(expression: &str) -> Result<(), String> {
-    let read = Engine::new().compile_expression(expression);
-    read.map(drop).map_err(|error| format!("`{expression}` cannot be read: {error}"))
+/// Whether an expression over runs can be evaluated.
+pub(crate) fn check_expression(expression: &str) -> Result<(), String> {
+    match value(&bare(), expression) {
+        Err(Trouble::Wrong(sentence)) => Err(sentence),
+        _ => Ok(()),
+    }
+}
+
+/// Knows every function and no run.
+fn bare() -> Engine {
+    let mut engine = engine(0, &Arc::default());
+    // The one that computes long.
+    engine.register_fn("step_noise", |_: f64, _: &str| 1.0);
+    engine
 }
 
 /// The claim's expression, once for each of its `each`.
@@ -102,26 +117,28 @@ fn find(claim: &Claim, seeds: &[u64], results: &Arc<Results>) -> Result<Finding,
             }
             Err(Trouble::Wrong(sentence)) => return Err(told(sentence)),
         };
-        for x in &each {
-            items += 1;
-            if let Some(item) = &claim.item {
-                let engine = engine(*seed, results);
-                counted +=
-                    usize::from(truth(&engine, item, &mut scope(&[("x", *x)])).map_err(told)?);
+        items += each.len();
+        if let Some(item) = &claim.item {
+            let engine = engine(*seed, results);
+            for x in &each {
+                match truth(&engine, item, &mut scope(&[("x", *x)])) {
+                    Ok(counts) => counted += usize::from(counts),
+                    Err(Trouble::Missing(sentence)) => {
+                        finding.verdict = Verdict::NotRun(sentence);
+                        return Ok(finding);
+                    }
+                    Err(Trouble::Wrong(sentence)) => return Err(told(sentence)),
+                }
             }
         }
         values.push(mean(&each));
     }
     let summary = Summary::of(&values);
     let part = if items > 0 { counted as f64 / items as f64 } else { 0.0 };
-    let variables = [
-        ("mean", summary.mean),
-        ("low", summary.low),
-        ("high", summary.high),
-        ("spread", summary.spread),
-        ("error", summary.spread / (seeds.len() as f64).sqrt()),
-        ("part", part),
-    ];
+    let error = summary.spread / (seeds.len() as f64).sqrt();
+    let Summary { mean, low, high, spread } = summary;
+    let values = [mean, low, high, spread, error, part];
+    let variables: Vec<(&str, f64)> = SUMMARY.into_iter().zip(values).collect();
     let engine = engine(seeds[0], results);
     let decided = |rule: &str| truth(&engine, rule, &mut scope(&variables));
     let verdict = decided(&claim.holds).and_then(|holds| match &claim.in_part {
@@ -134,8 +151,8 @@ fn find(claim: &Claim, seeds: &[u64], results: &Arc<Results>) -> Result<Finding,
     });
     finding.verdict = match verdict {
         Ok(verdict) => verdict,
-        Err(sentence) if sentence.contains(MISSING) => Verdict::NotRun(sentence),
-        Err(sentence) => return Err(told(sentence)),
+        Err(Trouble::Missing(sentence)) => Verdict::NotRun(sentence),
+        Err(Trouble::Wrong(sentence)) => return Err(told(sentence)),
     };
     if let Some(item) = &claim.item {
         finding.rule += &format!("; one counts if {item}");
@@ -148,6 +165,9 @@ fn find(claim: &Claim, seeds: &[u64], results: &Arc<Results>) -> Result<Finding,
     Ok(finding)
 }
 
+/// What rules know of the values of all seeds.
+const SUMMARY: [&str; 6] = ["mean", "low", "high", "spread", "error", "part"];
+
 struct Summary {
     mean: f64,
     low: f64,
@@ -159,8 +179,8 @@ impl Summary {
     fn of(values: &[f64]) -> Summary {
         Summary {
             mean: mean(values),
-            low: values.iter().copied().fold(f64::INFINITY, f64::min),
-            high: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            low: extreme(values, f64::min),
+            high: extreme(values, f64::max),
             spread: deviation(values),
         }
     }
@@ -187,21 +207,41 @@ impl Show {
     }
 }
 
-fn mean(values: &[f64]) -> f64 {
+pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The standard deviation of a sample; of one value it is zero.
+/// The least or the greatest; not a number if one of them is none, for then nothing is known.
+pub(crate) fn extreme(values: &[f64], of: fn(f64, f64) -> f64) -> f64 {
+    if values.iter().any(|x| x.is_nan()) {
+        return f64::NAN;
+    }
+    values.iter().copied().reduce(of).unwrap_or(f64::NAN)
+}
+
+/// The standard deviation of a sample; one value alone tells nothing of it.
 fn deviation(values: &[f64]) -> f64 {
     let mean = mean(values);
     let squares: f64 = values.iter().map(|x| (x - mean) * (x - mean)).sum();
-    (squares / (values.len().max(2) - 1) as f64).sqrt()
+    (squares / (values.len() as f64 - 1.0)).sqrt()
 }
 
 /// Why an expression has no value.
 enum Trouble {
     Missing(String),
     Wrong(String),
+}
+
+const MISSING: &str = "no run ";
+
+impl Trouble {
+    fn of(sentence: String) -> Trouble {
+        if sentence.contains(MISSING) {
+            Trouble::Missing(sentence)
+        } else {
+            Trouble::Wrong(sentence)
+        }
+    }
 }
 
 /// The claim's expression for one seed, once for each of its `each`.
@@ -223,14 +263,10 @@ pub fn evaluate(
     }
 }
 
-const MISSING: &str = "no run ";
-
 fn value(engine: &Engine, expression: &str) -> Result<f64, Trouble> {
-    let value = engine.eval_expression::<Dynamic>(expression).map_err(|error| {
-        let sentence = error.to_string();
-        let trouble = if sentence.contains(MISSING) { Trouble::Missing } else { Trouble::Wrong };
-        trouble(format!("`{expression}`: {sentence}"))
-    })?;
+    let value = engine
+        .eval_expression::<Dynamic>(expression)
+        .map_err(|error| Trouble::of(format!("`{expression}`: {error}")))?;
     number(&value).ok_or_else(|| Trouble::Wrong(format!("`{expression}` is no number")))
 }
 
@@ -240,10 +276,10 @@ fn number(value: &Dynamic) -> Option<f64> {
     value.as_float().ok().or(whole).or(truth)
 }
 
-fn truth(engine: &Engine, rule: &str, scope: &mut Scope) -> Result<bool, String> {
+fn truth(engine: &Engine, rule: &str, scope: &mut Scope) -> Result<bool, Trouble> {
     engine
         .eval_expression_with_scope::<bool>(scope, rule)
-        .map_err(|error| format!("the rule `{rule}` cannot be decided: {error}"))
+        .map_err(|error| Trouble::of(format!("the rule `{rule}` cannot be decided: {error}")))
 }
 
 fn scope(variables: &[(&str, f64)]) -> Scope<'static> {
@@ -263,6 +299,7 @@ fn engine(seed: u64, results: &Arc<Results>) -> Engine {
     for name in [
         "seconds",
         "target_time",
+        "target_epochs",
         "loss",
         "accuracy",
         "bytes",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline_watch::figure::{Bar, Drawing, Figure as Drawn, Line, Scale, Spot};
 
-use crate::claims::{evaluate, parse};
+use crate::claims::{check_expression, evaluate, extreme, mean};
 use crate::experiment::{Experiment, Figure, Kind, belongs};
 use crate::result::{Results, RunResult};
 
@@ -43,7 +43,7 @@ pub(crate) fn check(figure: &Figure) -> Result<(), String> {
     let told = |sentence: String| format!("figure \"{}\": {sentence}", figure.title);
     match figure.kind {
         Kind::Curves => column(figure).map(drop).map_err(told),
-        Kind::Bars | Kind::Points => parse(&figure.y.replace('$', "run")).map_err(told),
+        Kind::Bars | Kind::Points => check_expression(&figure.y.replace('$', "run")).map_err(told),
     }
 }
 
@@ -140,11 +140,6 @@ fn value(
 }
 
 fn spot(x: f64, values: &[f64]) -> Spot {
-    let (low, high) = (values.iter().copied(), values.iter().copied());
-    Spot {
-        x,
-        y: values.iter().sum::<f64>() / values.len() as f64,
-        low: low.fold(f64::INFINITY, f64::min),
-        high: high.fold(f64::NEG_INFINITY, f64::max),
-    }
+    let (low, high) = (extreme(values, f64::min), extreme(values, f64::max));
+    Spot { x, y: mean(values), low, high }
 }

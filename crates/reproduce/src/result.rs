@@ -140,11 +140,14 @@ impl RunResult {
         }
     }
 
-    /// A number by its name; what a run never reaches is infinite.
+    /// A number by its name. What a run never reaches is infinite, and what it costs to come apart is too:
+    /// a diverged run is neither fast nor cheap.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let gone = self.diverged.is_some();
         Some(match name {
+            "seconds" | "bytes" | "epochs" if gone => f64::INFINITY,
             "seconds" => self.seconds,
+            "target_epochs" => self.target_epochs().unwrap_or(f64::INFINITY),
             "target_time" => self.to_target.unwrap_or(f64::INFINITY),
             "loss" if gone => f64::INFINITY,
             "loss" => self.loss,
@@ -176,6 +179,11 @@ impl RunResult {
                 Some([0, 1, 2].map(|c| before[c] + part * (after[c] - before[c])))
             }
         }
+    }
+
+    /// How many epochs it took to the target.
+    fn target_epochs(&self) -> Option<f64> {
+        Some(self.at("loss", 0, self.to_target?)?[1])
     }
 
     /// How long the k-th epoch took, counted from 1: scores are made when an epoch ends.

@@ -73,6 +73,16 @@ impl Runs {
         self.plain.len() + tuned
     }
 
+    /// The names of all, each once, those for finding rates first.
+    pub fn names(&self) -> Vec<&str> {
+        let candidates = self.tunings.iter().flat_map(|tuning| &tuning.candidates);
+        let then = self.tunings.iter().flat_map(|tuning| &tuning.then);
+        let mut names: Vec<&str> =
+            candidates.chain(&self.plain).chain(then).map(|run| run.name.as_str()).collect();
+        names.dedup();
+        names
+    }
+
     pub fn of(experiment: &Experiment, size_name: &str, limits: &Limits) -> Result<Runs, String> {
         let size = experiment.size(size_name)?;
         let mut runs = Runs::default();

@@ -31,14 +31,14 @@ impl Store {
         }
         let text = std::fs::read_to_string(path).map_err(told)?;
         let mut known = BTreeMap::new();
-        let lines: Vec<&str> = text.lines().collect();
-        let mut whole = text.len();
-        for (i, line) in lines.iter().enumerate() {
+        // Up to here the file is whole.
+        let mut whole = 0;
+        for (i, line) in text.split_inclusive('\n').enumerate() {
+            let is_last = whole + line.len() == text.len();
             match serde_json::from_str::<RunResult>(line) {
                 Ok(result) => drop(known.insert((result.run.clone(), result.key.clone()), result)),
-                Err(_) if i + 1 == lines.len() => {
-                    whole = text.trim_end_matches('\n').len() - line.len()
-                }
+                Err(_) if line.trim().is_empty() => {}
+                Err(_) if is_last => break,
                 Err(error) => {
                     let (path, line) = (path.display(), i + 1);
                     return Err(format!(
@@ -46,10 +46,10 @@ impl Store {
                     ));
                 }
             }
+            whole += line.len();
         }
-        if whole < text.len() {
-            file.set_len(whole as u64).map_err(told)?;
-        } else if !text.is_empty() && !text.ends_with('\n') {
+        file.set_len(whole as u64).map_err(told)?;
+        if whole > 0 && !text[..whole].ends_with('\n') {
             writeln!(file).map_err(told)?;
         }
         Ok(Store { path: path.to_owned(), file, known })
