@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use paceline_watch::figure::{Bar, Drawing, Figure as Drawn, Line, Scale, Spot};
 
-use crate::claims::{check_expression, evaluate, extreme, mean};
+use crate::claims::{check_expression, evaluate};
 use crate::experiment::{Experiment, Figure, Kind, belongs};
 use crate::result::{Results, RunResult};
+use crate::summary::Summary;
 
 /// The figures of this size.
 pub fn draw(
@@ -140,6 +141,6 @@ fn value(
 }
 
 fn spot(x: f64, values: &[f64]) -> Spot {
-    let (low, high) = (extreme(values, f64::min), extreme(values, f64::max));
-    Spot { x, y: mean(values), low, high }
+    let Summary { mean, low, high, .. } = Summary::of(values);
+    Spot { x, y: mean, low, high }
 }

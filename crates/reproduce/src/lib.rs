@@ -11,6 +11,7 @@ pub mod report;
 pub mod result;
 pub mod runs;
 pub mod store;
+mod summary;
 
 pub use claims::{Finding, Verdict};
 pub use experiment::Experiment;

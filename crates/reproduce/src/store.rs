@@ -80,3 +80,34 @@ impl Store {
         std::fs::rename(&aside, &self.path).map_err(told)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = r#"{"run":"a@x","seed":1,"key":"k","commit":"","command":"","retimed":false,"rate":0.1,"seconds":1.0,"to_target":null,"loss":0.5,"accuracy":0.9,"bytes":1,"rounds":1,"epochs":1.0,"period":null,"busy":1.0,"busy_least":1.0,"staleness":0,"diverged":null,"curves":{}}"#;
+
+    #[test]
+    fn whatever_the_file_ends_with_the_next_result_has_a_line_of_its_own() {
+        let folder = std::env::temp_dir().join(format!("paceline-store-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("there is a place");
+        let path = folder.join("results.jsonl");
+        let cut = &LINE[..60];
+        for end in ["", "\n", "\n\n", "\n  \n\n", &format!("\n{cut}"), &format!("\n\n{cut}\n")] {
+            std::fs::write(&path, format!("{LINE}{end}")).expect("it can be written");
+
+            let mut store = Store::open(&path).expect("it can be read");
+            let mut other = store.get("a@x", "k").expect("it is known").clone();
+            other.run = "b@x".into();
+            store.add(&other).expect("it can be written");
+            drop(store);
+
+            let store = Store::open(&path).expect("it can be read");
+            assert!(store.get("a@x", "k").is_some() && store.get("b@x", "k").is_some(), "{end:?}");
+        }
+        std::fs::write(&path, format!("{cut}\n{LINE}\n")).expect("it can be written");
+        let error = Store::open(&path).err().expect("a broken line that is not the last");
+        assert!(error.contains(", line 1: this is no result"), "{error}");
+        std::fs::remove_dir_all(&folder).expect("it can be removed");
+    }
+}
