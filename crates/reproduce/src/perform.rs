@@ -45,12 +45,15 @@ pub fn perform(runs: &Runs, setting: &Setting, store: &mut Store) -> Result<Resu
         runs.tunings.iter().flat_map(|tuning| tuning.candidates.clone()).collect();
     let mut results = Results::default();
     let mut work = Work { setting, tasks: &tasks, store, failures: vec![] };
-    let later = || runs.plain.iter().chain(runs.tunings.iter().flat_map(|tuning| &tuning.then));
+    let tuned = runs.tunings.iter().flat_map(|tuning| work.then(tuning));
+    let later: Vec<Run> = runs.plain.iter().cloned().chain(tuned).collect();
     // What is wrong with the last run is told before the first one runs.
-    for run in candidates.iter().chain(later()) {
-        work.prepare(run)?;
+    for run in candidates.iter().chain(&later) {
+        if work.known(run).is_none() {
+            work.prepare(run)?;
+        }
     }
-    let samples_later = later().map(|run| work.samples_ahead(run)).sum();
+    let samples_later = later.iter().map(|run| work.samples_ahead(run)).sum();
     let tuned = work.run_all(&candidates, samples_later)?;
     let mut rest = runs.plain.clone();
     for tuning in &runs.tunings {
@@ -182,6 +185,13 @@ type Alike = Vec<Ready>;
 impl Work<'_> {
     fn known(&self, run: &Run) -> Option<&RunResult> {
         self.store.get(&run.name, &run.key()).filter(|_| !self.setting.fresh)
+    }
+
+    /// What follows a tuning; with its rate, if that is known already.
+    fn then(&self, tuning: &Tuning) -> Vec<Run> {
+        let candidates = tuning.candidates.iter().map(|run| self.known(run).cloned());
+        let known: Option<Vec<RunResult>> = candidates.collect();
+        known.map_or_else(|| tuning.then.clone(), |known| with_best_rate(tuning, &known).0)
     }
 
     /// At most; a guess where the task is not known yet.
