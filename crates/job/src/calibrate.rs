@@ -131,16 +131,17 @@ impl Calibration {
     /// emulated at [`pace`](Self::pace); without, everyone is as fast as the shared cores allow.
     pub fn scenario(&self, workers: u32, speeds: &[f64]) -> Scenario {
         let sharing = pace::sharing(workers);
-        let alone = self.gradient;
+        let (alone, update) = (self.gradient, self.update.median / self.params.max(1) as f64);
         let mut compute = Pace {
             seconds_per_sample: (sharing * alone.each).max(SECONDS_MIN),
             seconds_per_gradient: sharing * (alone.fixed + self.housekeeping()),
-            seconds_per_param: self.update.median / self.params.max(1) as f64,
+            seconds_per_param: sharing * update,
             ..Pace::default()
         };
         if !speeds.is_empty() {
             compute.seconds_per_sample = self.pace(workers).as_secs_f64();
             compute.seconds_per_gradient = 0.0;
+            compute.seconds_per_param = update;
             compute.seconds_per_handover = self.handover.median + self.housekeeping();
             compute.relative = pace::relative(speeds, workers);
         }
