@@ -15,7 +15,7 @@ pub(crate) struct Counter {
     samples: u64,
     /// Where all exchange together: the samples in each worker's replica.
     counts: BTreeMap<WorkerId, u64>,
-    /// Samples applied before the job had to start over; they count again.
+    /// Samples applied before the job was resumed, or had to start over; these count again.
     before: u64,
     /// Workers whose samples went back to the coordinator; what they say no longer counts.
     freed: BTreeSet<WorkerId>,
@@ -57,8 +57,11 @@ impl Counter {
                 self.samples += new;
                 return new;
             }
+            Record::Resumed { spans, .. } => {
+                (self.samples, self.before) = (spans.len(), spans.len());
+            }
             Record::Settled { who, adopted: Some(giver), .. } => {
-                let count = self.counts.get(giver).copied().unwrap_or(0);
+                let count = self.counts.get(giver).copied().unwrap_or(self.before);
                 self.counts.insert(*who, count);
             }
             Record::StartedOver => {

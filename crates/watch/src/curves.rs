@@ -240,6 +240,31 @@ mod tests {
     }
 
     #[test]
+    fn a_resumed_run_goes_on_where_the_samples_before_it_ended() {
+        for together in [true, false] {
+            let mut curves = curves(together);
+            let (loss_first, loss_last) = (None, None);
+            let spans = Spans::one(0, 400);
+            read(
+                &mut curves,
+                0,
+                Record::Resumed { round: 4, version: 4, spans, loss_first, loss_last },
+            );
+            let who = WorkerId(7);
+            let adopted = Some(WorkerId(0));
+            read(&mut curves, 0, Record::Settled { who, view: 1, round: 4, adopted });
+
+            read(&mut curves, 1, applied(0, 400, 410, 3.0));
+            read(&mut curves, 1, applied(7, 410, 420, 3.0));
+
+            let expected = if together { 410 } else { 420 };
+            assert_eq!(curves.samples(), expected, "together: {together}");
+            let epochs: Vec<f64> = curves.loss().iter().map(|point| point.epochs).collect();
+            assert!(epochs[0] > 2.0 && epochs[0] < 2.2, "{epochs:?}");
+        }
+    }
+
+    #[test]
     fn one_record_of_a_thinned_journal_stands_for_those_left_out() {
         let mut curves = curves(false);
         read(&mut curves, 1, applied(0, 0, 10, 3.0));
