@@ -191,6 +191,27 @@ fn all_paths_agree_and_the_fused_ones_bit_by_bit() {
     }
 }
 
+/// Weights that were packed for one gradient are used for the next at the same params, and only then.
+#[test]
+fn what_a_scratch_was_used_for_before_changes_no_bit() {
+    let nets = networks();
+    let mut scratch = Scratch::default();
+    for (name, net) in &nets {
+        let batch = batch(name);
+        let (here, there) = (somewhere(net, 1), somewhere(net, 2));
+        for (i, params) in
+            [&here, &here, &here, &there, &here, &there, &there, &there].into_iter().enumerate()
+        {
+            let mut again = Gradient::zero(net.size());
+            net.gradient(params, &batch, &mut scratch, &mut again);
+            assert_eq!(again, gradient(net, params, &batch), "{name}, gradient {i}");
+            // On the way there less is packed than for the way back.
+            let fresh = net.evaluate(params, &batch, &mut Scratch::default());
+            assert_eq!(net.evaluate(params, &batch, &mut scratch), fresh, "{name}, {i}");
+        }
+    }
+}
+
 fn charlm_of_two_layers(context: usize) -> Net {
     text(context).embed(TOKENS, 16).transformer(2, 2, 0.0).next_token(TOKENS)
 }
