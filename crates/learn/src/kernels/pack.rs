@@ -104,15 +104,27 @@ pub fn turn_rows(matrix: &[f32], step: usize, rows: usize, width: usize, panel: 
         let tall = TILE.min(rows - row);
         for column in (0..depth).step_by(TILE) {
             let wide = TILE.min(depth - column);
-            let mut tile = [[0.0; TILE]; TILE];
-            for y in 0..tall {
-                let from = &matrix[(row + y) * step + column..][..wide];
-                for (x, value) in from.iter().enumerate() {
-                    tile[x][y] = *value;
+            if tall < TILE || wide < TILE {
+                for x in 0..wide {
+                    for y in 0..tall {
+                        panel[(column + x) * width + row + y] = matrix[(row + y) * step + column + x];
+                    }
                 }
+                continue;
             }
-            for x in 0..wide {
-                panel[(column + x) * width + row..][..tall].copy_from_slice(&tile[x][..tall]);
+            // Lengths that are known turn into moves of whole vectors.
+            let mut tile = [[0.0; TILE]; TILE];
+            for (y, line) in tile.iter_mut().enumerate() {
+                let from = matrix[(row + y) * step + column..].first_chunk();
+                *line = *from.expect("a row is as long as the panel is deep");
+            }
+            for x in 0..TILE {
+                let mut line = [0.0; TILE];
+                for y in 0..TILE {
+                    line[y] = tile[y][x];
+                }
+                let into = panel[(column + x) * width + row..].first_chunk_mut();
+                *into.expect("the panel is as wide as there are rows") = line;
             }
         }
     }
