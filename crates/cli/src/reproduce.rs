@@ -105,7 +105,7 @@ impl Reproduce {
             |(_, experiment): &(&str, Experiment)| Runs::of(experiment, self.size(), &limits);
         let planned = experiments.iter().map(runs).collect::<Result<Vec<_>, _>>();
         let planned = planned.map_err(Ending::Usage)?;
-        if planned.iter().all(|runs| runs.count() == 0) {
+        if !self.only.is_empty() && planned.iter().all(|runs| runs.count() == 0) {
             return Err(Ending::Usage(format!(
                 "--only {}: no run is called so; --dry-run lists them",
                 self.only.join(" --only ")
