@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_learn::Vector;
-use paceline_learn::vector::{add, scale};
+use paceline_learn::vector::mean;
 use paceline_runtime::cluster::{Desk, Shelf, Shelves};
 use paceline_runtime::{Journal, Line, Manner, Reader, Record, WorkerId, journal};
 use paceline_sim::checkers::LedgerCheck;
@@ -144,28 +144,24 @@ impl<'a> Observer<'a> {
     }
 
     /// The mean of what the members have published last.
-    pub fn mean(&self) -> Option<Vector> {
+    fn mean(&self) -> Option<Arc<Vector>> {
         let shelves = self.shelves.lock().expect("nobody panics here");
         let of = |who: &WorkerId| shelves.get(&(*who, self.shelf));
-        let mut values: Vec<Arc<Vector>> =
+        let mut replicas: Vec<Arc<Vector>> =
             self.account.members.iter().filter_map(of).map(|value| value.params.clone()).collect();
         if self.shelf == Shelf::Center {
-            values.truncate(1);
+            replicas.truncate(1);
         }
         drop(shelves);
-        let first = values.first()?.clone();
-        // Equal replicas are one vector, and their mean is that.
-        if values.iter().all(|value| Arc::ptr_eq(value, &first)) {
-            return Some((*first).clone());
-        }
-        let mut mean = vec![0.0; first.len()];
-        values.iter().for_each(|value| add(&mut mean, value));
-        scale(&mut mean, 1.0 / values.len() as f32);
-        Some(mean)
+        mean(replicas.iter())
     }
 
     /// Scores the end of the run and tells what came of it all.
-    pub fn conclude(mut self, prepared: &Prepared, stopped: bool) -> (Outcome, Option<Vector>) {
+    pub fn conclude(
+        mut self,
+        prepared: &Prepared,
+        stopped: bool,
+    ) -> (Outcome, Option<Arc<Vector>>) {
         let (last, end) =
             (self.account.scores.last(), self.account.over.unwrap_or(self.account.end));
         if self.diverged.is_none() && last.map(|score| score.at) != Some(end) {
@@ -215,7 +211,6 @@ impl<'a> Observer<'a> {
             waited_for: waited_for.map(|(who, time)| (who.0, time.as_secs_f64())),
             journal_hash: format!("{:016x}", self.journal.hash()),
         };
-        let mean = self.mean();
-        (outcome, mean)
+        (outcome, self.mean())
     }
 }

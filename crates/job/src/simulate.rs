@@ -13,7 +13,7 @@ use crate::outcome::{Failure, Outcome};
 /// A run's outcome, and the parameters it ended with.
 pub struct Simulated {
     pub outcome: Outcome,
-    pub params: Option<Vector>,
+    pub params: Option<Arc<Vector>>,
     /// Everything that crossed the simulated wires.
     pub bytes_on_wires: u64,
 }

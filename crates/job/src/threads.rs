@@ -31,7 +31,7 @@ pub struct ThreadSetting {
 /// A run's outcome, and the parameters it ended with.
 pub struct Trained {
     pub outcome: Outcome,
-    pub params: Option<Vector>,
+    pub params: Option<Arc<Vector>>,
     /// What came of its checkpoints; `None` if it made none.
     pub saved: Option<Saved>,
 }

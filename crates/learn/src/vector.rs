@@ -1,5 +1,7 @@
 //! Arithmetic on flat vectors: plain IEEE multiply and add, so that every CPU gives the same bits.
 
+use std::sync::Arc;
+
 pub type Vector = Vec<f32>;
 
 /// y <- y + x
@@ -34,4 +36,35 @@ pub fn distance_squared(x: &[f32], y: &[f32]) -> f64 {
 /// |x|^2, accumulated in f64.
 pub fn norm_squared(x: &[f32]) -> f64 {
     x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum()
+}
+
+/// The mean of replicas. Equal ones are that mean themselves: added up and divided by three, they would
+/// not always have their bits.
+pub fn mean<'a>(replicas: impl Iterator<Item = &'a Arc<Vector>> + Clone) -> Option<Arc<Vector>> {
+    let first = replicas.clone().next()?;
+    if replicas.clone().all(|replica| Arc::ptr_eq(replica, first) || replica == first) {
+        return Some(first.clone());
+    }
+    let mut mean = (**first).clone();
+    replicas.clone().skip(1).for_each(|replica| add(&mut mean, replica));
+    scale(&mut mean, 1.0 / replicas.count() as f32);
+    Some(Arc::new(mean))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_of_equal_replicas_has_their_bits() {
+        let replica: Vector = (1..1000).map(|i| 1.0 / i as f32).collect();
+        let three = [(); 3].map(|()| Arc::new(replica.clone()));
+        assert_eq!(*mean(three.iter()).unwrap(), replica);
+        let summed_up: Vector = replica.iter().map(|x| (x + x + x) * (1.0 / 3.0)).collect();
+        assert_ne!(summed_up, replica, "the sum would have lost some");
+
+        let two = [Arc::new(vec![1.0, 4.0]), Arc::new(vec![3.0, 0.0])];
+        assert_eq!(*mean(two.iter()).unwrap(), [2.0, 2.0]);
+        assert_eq!(mean([].iter()), None);
+    }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_learn::Vector;
-use paceline_learn::vector::{add, scale};
+use paceline_learn::vector::mean;
 
 use crate::cluster::{Estate, Published, Sum, View, WorkerId};
 use crate::spans::Spans;
@@ -93,16 +93,8 @@ impl Snapshot {
         if let Some(center) = &self.center {
             return center.params.clone();
         }
-        let mut replicas = self.portions.values().map(|portion| &portion.estate.params);
-        let first = replicas.next().cloned().unwrap_or_default();
-        // The mean of equal replicas would not always have their bits.
-        if replicas.clone().all(|replica| *replica == first) {
-            return first;
-        }
-        let mut mean = (*first).clone();
-        replicas.for_each(|replica| add(&mut mean, replica));
-        scale(&mut mean, 1.0 / self.portions.len() as f32);
-        Arc::new(mean)
+        let replicas = self.portions.values().map(|portion| &portion.estate.params);
+        mean(replicas).unwrap_or_default()
     }
 
     /// Whether every number in it is one.
