@@ -9,6 +9,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use paceline::job::checkpoint::{Checkpoint, Checkpoints, Saving, load_params};
 use paceline::job::threads::{ThreadSetting, Trained, train_saving};
@@ -72,8 +73,14 @@ fn run(job: &Job, prepared: &Prepared, from: Option<&Path>, samples: Option<u64>
         now: Arc::default(),
         say: |sentence| panic!("{sentence}"),
     });
-    let setting = ThreadSetting::default();
+    let setting = if saving.is_some() { paced() } else { ThreadSetting::default() };
     train_saving(prepared, setting, stop, saving.as_ref(), vec![&mut stopper]).expect("it ends")
+}
+
+/// As fast as it can, a job would be done in milliseconds, and on a busy machine before anybody could stop
+/// or save it.
+fn paced() -> ThreadSetting {
+    ThreadSetting { speeds: vec![1.0], pace: Some(Duration::from_micros(200)) }
 }
 
 fn begin(job: &Job, workers: u32, samples: Option<u64>) -> Trained {
@@ -140,9 +147,9 @@ fn a_model_with_buffers_goes_on_bit_for_bit() {
 #[test]
 fn recipes_that_read_no_clock_may_be_stopped_again_and_again_and_end_with_the_same_bits() {
     let mut stops = 0;
-    for name in CLOCK_FREE {
+    for (name, rounds) in CLOCK_FREE.into_iter().flat_map(|name| [(name, None), (name, Some(1))]) {
         let dir = room(&format!("again-{name}"));
-        let job = job(name, &dir, None);
+        let job = job(name, &dir, rounds);
         let whole = begin(&Job { checkpoints: None, ..job.clone() }, 3, None);
 
         begin(&job, 3, Some(700));
@@ -229,6 +236,31 @@ fn asynchronous_recipes_save_on_the_way_without_stopping() {
             let silent = Job { checkpoints: None, ..job.clone() };
             assert_exact(&go_on(&silent, &path, 4, None), name);
         }
+    }
+}
+
+/// Also that of asynchronous workers, who go on to learn after they have shown what they had.
+#[test]
+fn what_a_job_is_judged_by_is_what_it_is_saved_with() {
+    let now_and_then =
+        "[choices]\nstrategy = \"gossip_pull\"\nperiod = { kind = \"constant\", steps = 7 }\n";
+    let named = recipes().into_iter().map(|recipe| Job { strategy: recipe.name, ..Job::default() });
+    let spelled_out = Job::from_toml(now_and_then).expect("it is a job");
+    for (i, it) in named.chain([spelled_out]).enumerate() {
+        let dir = room(&format!("judged-{i}"));
+        let checkpoints = job("ssgd", &dir, None).checkpoints;
+        let job = Job { epochs: 1.0, checkpoints, ..it };
+
+        let trained = begin(&job, 3, None);
+
+        let what = format!("{} {:?}", job.strategy, job.choices);
+        let (_, params) = load_params(&dir).expect("the end was saved");
+        assert_eq!(print(&trained), fingerprint(&params), "{what}");
+        let elsewhere = room(&format!("judged-{i}-elsewhere"));
+        let moved = Checkpoints::into(elsewhere.to_str().expect("the path is UTF-8"));
+        go_on(&Job { checkpoints: Some(moved), ..job.clone() }, &dir, 3, None);
+        let (_, params) = load_params(&elsewhere).expect("what is done is saved there, too");
+        assert_eq!(print(&trained), fingerprint(&params), "{what}, elsewhere");
     }
 }
 

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
+use paceline_learn::Vocabulary;
 use paceline_runtime::Spans;
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +81,9 @@ pub struct Manifest {
     pub samples_per_epoch: u64,
     /// How many parameters there are.
     pub params: u64,
+    /// What tokens stand for, if a text is learned: its file may change, or be elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<Vocabulary>,
     /// The training loss at the job's beginning, and at the checkpoint.
     pub loss_first: Option<f64>,
     pub loss_last: Option<f64>,

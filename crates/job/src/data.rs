@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paceline_data::load::NAMES;
-use paceline_learn::{Dataset, Extent, Noise, Table, blobs, digits, patterns};
+use paceline_learn::{Dataset, Extent, Noise, Table, Vocabulary, blobs, digits, patterns};
 
 use crate::Job;
 use crate::recipes::unknown;
@@ -97,8 +97,8 @@ impl Dataset for First {
         self.whole.extent()
     }
 
-    fn is_text(&self) -> bool {
-        self.whole.is_text()
+    fn vocabulary(&self) -> Option<&Vocabulary> {
+        self.whole.vocabulary()
     }
 
     fn read(&self, index: u64, epoch: u64, into: &mut [f32]) -> u32 {

@@ -130,11 +130,13 @@ impl Job {
             return Err("workers = 0: a job needs at least one worker".into());
         }
         let batch = self.batch_of_one(workers)?;
+        let model = own.is_none().then_some(self.model.as_str());
         let task = match own {
             Some(task) => task,
             None => Task::of(self)?,
         };
-        let plan = self.plan(recipe, &make, &task, batch, workers)?;
+        let steps = self.steps(recipe, model, task.train.features())?;
+        let plan = self.plan(steps, &make, &task, batch, workers)?;
         let target = self.target()?;
         self.checkpoints.as_ref().map_or(Ok(()), Checkpoints::check)?;
         let name = match &self.choices {
@@ -201,9 +203,30 @@ impl Job {
         }
     }
 
-    fn plan(
+    /// How replicas are moved. What the job leaves out follows the named model's habits, or the recipe.
+    fn steps(
         &self,
         recipe: &Recipe,
+        model: Option<&str>,
+        features: usize,
+    ) -> Result<(Optimizer, Schedule), String> {
+        // A rate is one of its optimizer: habits of rate count where those of optimizer do.
+        let habits = model.filter(|_| self.optimizer.is_none()).and_then(models::habits);
+        let (optimizer, rate) = habits.unwrap_or_else(|| {
+            let factor = model.map_or(1.0, |model| models::rate_factor(model, features));
+            (recipe.optimizer.clone(), recipe.learning_rate * factor)
+        });
+        let optimizer = self.optimizer.clone().unwrap_or(optimizer);
+        optimizer.check()?;
+        let base = self.learning_rate.unwrap_or(rate);
+        let schedule = Schedule { base, shape: self.schedule.clone(), warm_up: self.warm_up };
+        schedule.check()?;
+        Ok((optimizer, schedule))
+    }
+
+    fn plan(
+        &self,
+        (optimizer, schedule): (Optimizer, Schedule),
         make: &Make,
         task: &Task,
         batch: u64,
@@ -215,18 +238,6 @@ impl Job {
                 self.epochs
             ));
         }
-        // A model's habits count where the job names neither optimizer nor rate.
-        let habits = match (&self.optimizer, self.learning_rate) {
-            (None, None) => models::habits(&self.model),
-            _ => None,
-        };
-        let (optimizer, rate) =
-            habits.unwrap_or_else(|| (recipe.optimizer.clone(), recipe.learning_rate));
-        let base = self.learning_rate.unwrap_or(rate);
-        let schedule = Schedule { base, shape: self.schedule.clone(), warm_up: self.warm_up };
-        schedule.check()?;
-        let optimizer = self.optimizer.clone().unwrap_or(optimizer);
-        optimizer.check()?;
         let (rescale, codec) = match make {
             Make::Choices(choices) => (choices.rescale, choices.codec),
             Make::Own(_) => (Rescale::None, Codec::Dense),

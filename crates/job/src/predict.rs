@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paceline_data::{ImageForm, Picture, image_form, load};
-use paceline_learn::{Batch, Dataset, Extent, Model, Scratch, Table, Text};
+use paceline_learn::{Batch, Dataset, Extent, Model, Scratch, Table, Text, Vocabulary};
 
 use crate::checkpoint::Weights;
 use crate::{data, models};
@@ -112,14 +112,22 @@ impl Weights {
         Ok((form, model))
     }
 
-    /// The text that the model learned from, and the model.
+    /// The text that the model learned from, by its characters, and the model; its file need not be there.
     pub fn text_model(&self) -> Result<(Text, Arc<dyn Model>), String> {
-        let learned = &self.manifest.job.data;
-        let text = load::text(learned)
-            .ok_or_else(|| format!("the model learned {learned}, which is no text"))?;
-        let (text, _) = text?;
+        let text = Text::unknown(self.vocabulary()?, load::CONTEXT);
         let model = self.model(&text)?;
         Ok((text, model))
+    }
+
+    fn vocabulary(&self) -> Result<Vocabulary, String> {
+        if let Some(vocabulary) = &self.manifest.vocabulary {
+            return Ok(vocabulary.clone());
+        }
+        let learned = &self.manifest.job.data;
+        match load::text(learned) {
+            Some(text) => Ok(text?.0.vocabulary().clone()),
+            None => Err(format!("the model learned {learned}, which is no text")),
+        }
     }
 
     /// The test set that the job was judged by, or that of other data of the same shape.
@@ -132,9 +140,7 @@ impl Weights {
         let root = root.or(job.data_dir.as_deref());
         let name = other.unwrap_or(&job.data);
         let test = data::named(name, job.seed, root)?.test;
-        if name != job.data {
-            self.refuse_other_shape(name, test.as_ref(), root)?;
-        }
+        self.refuse_other_shape(name, test.as_ref(), root)?;
         Ok(test)
     }
 
@@ -146,14 +152,17 @@ impl Weights {
     ) -> Result<(), String> {
         let job = &self.manifest.job;
         let learned = &job.data;
-        if let (Some(one), Some(other)) = (load::text(learned), load::text(name)) {
+        if let (Ok(learned), Some(other)) = (self.vocabulary(), test.vocabulary()) {
             // A token is a place in the vocabulary: in another one it is another character.
-            return match one?.0.vocabulary() == other?.0.vocabulary() {
+            return match learned == *other {
                 true => Ok(()),
                 false => Err(format!(
-                    "{name} has other characters than {learned}, which the model learned: give a text with the same ones"
+                    "{name} has other characters than the text that the model learned: give one with the same"
                 )),
             };
+        }
+        if name == learned {
+            return Ok(());
         }
         let (extent, classes) = match image_form(learned) {
             Some(form) => (form.extent, form.classes),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::dice::mix;
+use crate::text::Vocabulary;
 
 /// Rows of numbers with a label. Reading is pure: the same index and epoch give the same row.
 pub trait Dataset: Send + Sync {
@@ -21,9 +22,10 @@ pub trait Dataset: Send + Sync {
         Extent::row(self.features())
     }
 
-    /// Whether a row is a text as numbers of tokens, one more than a model sees of it.
-    fn is_text(&self) -> bool {
-        false
+    /// Says that a row is a text as numbers of tokens, one more than a model sees of it, and what they stand
+    /// for.
+    fn vocabulary(&self) -> Option<&Vocabulary> {
+        None
     }
 
     /// Fills `into` with one row and gives its label; the epoch is there for augmentation.

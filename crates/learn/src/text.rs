@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::dataset::Dataset;
 
 /// A part of a text, as overlapping windows.
@@ -20,8 +22,26 @@ pub struct Text {
 }
 
 /// The distinct bytes of a text in order; a token is a place in it. Any text has at most 256.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Vec<u8>", try_from = "Vec<u8>")]
 pub struct Vocabulary(Vec<u8>);
+
+impl From<Vocabulary> for Vec<u8> {
+    fn from(vocabulary: Vocabulary) -> Vec<u8> {
+        vocabulary.0
+    }
+}
+
+impl TryFrom<Vec<u8>> for Vocabulary {
+    type Error = &'static str;
+
+    fn try_from(bytes: Vec<u8>) -> Result<Vocabulary, &'static str> {
+        match !bytes.is_empty() && bytes.is_sorted_by(|before, after| before < after) {
+            true => Ok(Vocabulary(bytes)),
+            false => Err("a vocabulary has distinct bytes, in order"),
+        }
+    }
+}
 
 /// *Alice's Adventures in Wonderland*, built in. See data/README.md for source and licence.
 pub const ALICE: &str = include_str!("../data/alice.txt");
@@ -58,6 +78,12 @@ pub fn texts(text: &[u8], context: usize) -> Result<(Text, Text), String> {
 }
 
 impl Text {
+    /// A text of which only the characters are known.
+    pub fn unknown(vocabulary: Vocabulary, context: usize) -> Text {
+        let tokens = Arc::default();
+        Text { vocabulary, tokens, start: 0, len: 0, window: context + 1, stride: 1 }
+    }
+
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }
@@ -81,8 +107,8 @@ impl Dataset for Text {
         self.vocabulary.0.len()
     }
 
-    fn is_text(&self) -> bool {
-        true
+    fn vocabulary(&self) -> Option<&Vocabulary> {
+        Some(&self.vocabulary)
     }
 
     fn read(&self, index: u64, _epoch: u64, into: &mut [f32]) -> u32 {

@@ -13,6 +13,8 @@ fn image(height: usize, width: usize, channels: usize) -> Extent {
 fn networks() -> Vec<(&'static str, Net)> {
     let small = || Net::new(image(6, 5, 3));
     let wide = || Net::new(image(4, 4, 2));
+    let row = || Net::new(image(1, 5, 2));
+    let pixel = || Net::new(image(1, 1, 3));
     vec![
         ("softmax", net::softmax(7, 3)),
         ("mlp", net::mlp(6, &[9, 33], 3)),
@@ -26,6 +28,9 @@ fn networks() -> Vec<(&'static str, Net)> {
         ("no padding", small().conv(4, 3).conv_padded(6, 3, 1, 0).classes(3)),
         ("much padding", small().conv(4, 3).conv_padded(6, 3, 1, 2).classes(3)),
         ("stride 2, no padding", small().conv(4, 3).conv_padded(6, 3, 2, 0).classes(3)),
+        ("one row", row().conv(4, 3).relu().conv(6, 3).relu().classes(3)),
+        ("one pixel", pixel().conv(4, 3).relu().conv(6, 3).conv(5, 3).classes(3)),
+        ("down to one pixel", wide().conv_by(4, 3, 2).conv_by(6, 3, 2).conv(7, 3).classes(3)),
         ("max pool", small().conv(8, 3).relu().max_pool(2).classes(3)),
         ("mean pool", small().conv(8, 3).relu().mean_pool(2).classes(3)),
         ("global pool", small().conv(8, 3).relu().global_pool().classes(3)),
@@ -113,7 +118,9 @@ fn features(name: &str) -> usize {
         "text: attention, wide heads" => 34,
         "text: transformer" | "text: dropout" => 8,
         name if name.starts_with("text") => 6,
-        name if name.starts_with("residual") => 32,
+        "one row" => 10,
+        "one pixel" => 3,
+        name if name.starts_with("residual") || name == "down to one pixel" => 32,
         _ => 90,
     }
 }
@@ -164,6 +171,34 @@ fn is_slope(net: &Net, params: &[f32], batch: &Batch, i: usize, given: f32) -> b
         let slope = (high - low) / (x1 - x0);
         (slope - f64::from(given)).abs() < 4e-3 * (1.0 + slope.abs())
     })
+}
+
+/// Whatever the shapes come to when a batch is a single sample; only batch norm looks at the others.
+#[test]
+fn the_gradient_of_a_batch_is_the_sum_of_its_samples_gradients() {
+    for (name, net) in networks().into_iter().filter(|(name, _)| !name.contains("batch norm")) {
+        let params = somewhere(&net, 1);
+        let whole = batch(name);
+        let mut scratch = Scratch::default();
+        let mut sum = Gradient::zero(net.size());
+        for i in 0..SAMPLES {
+            let features = i * whole.features..(i + 1) * whole.features;
+            let one = Batch {
+                features: whole.features,
+                inputs: whole.inputs[features].to_vec(),
+                labels: whole.labels[i..=i].to_vec(),
+                keys: whole.keys[i..=i].to_vec(),
+            };
+            net.gradient(&params, &one, &mut scratch, &mut sum);
+        }
+
+        let given = gradient(&net, &params, &whole);
+
+        let scale = given.sum.iter().fold(0f32, |most, x| most.max(x.abs()));
+        for (i, (a, b)) in given.sum.iter().zip(&sum.sum).enumerate() {
+            assert!((a - b).abs() < 1e-4 * scale, "{name}, {i}: {a} and {b}");
+        }
+    }
 }
 
 #[test]

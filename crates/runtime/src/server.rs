@@ -213,18 +213,26 @@ impl Server {
         self.publish();
     }
 
-    /// Moves the center: c <- c + part (x - c).
-    pub fn draw_towards(&mut self, params: &[f32], part: f32) {
+    /// Moves the center towards a worker's replica, c <- c + part (x - c), and sends the worker what it
+    /// was before.
+    pub fn draw_towards(&mut self, worker: WorkerId, params: &[f32], part: f32) {
+        let answer = self.answer();
         let center: &mut Vector = Arc::make_mut(&mut self.center);
         blend(center, params, part);
         self.version += 1;
         self.publish();
+        // Only now, for it may be all that the last worker waits for before the job ends.
+        self.port.send(worker, answer);
     }
 
     /// Sends the center to a worker.
     pub fn reply(&self, to: WorkerId) {
+        self.port.send(to, self.answer());
+    }
+
+    fn answer(&self) -> Letter {
         let (params, version, done) = (self.center.clone(), self.version, self.done.clone());
-        self.port.send(to, Letter::Params { params, version, done });
+        Letter::Params { params, version, done }
     }
 
     /// Hands the center to whoever keeps it next, if this worker leaves in good order.

@@ -52,6 +52,10 @@ async fn together(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
     let mut entered = u64::from(settled);
     let mut newcomer = !settled;
     let mut said_bye = false;
+    if worker.is_done() {
+        // It was so when it was saved; it may be saved elsewhere now.
+        hand_in_if_due(worker, strategy.as_ref()).await;
+    }
     while !worker.port.look(|inbox| inbox.over) {
         if !said_bye && worker.port.look(|inbox| inbox.leave_wished) {
             said_bye = true;
@@ -130,10 +134,14 @@ async fn hand_in_if_due(worker: &mut Worker, strategy: &dyn AnyStrategy) {
     let round = worker.state.round;
     let is_whole_period = saves.every_rounds.is_some_and(|every| round % every == 0);
     let has_ended = worker.is_done() && !worker.has_sum_under_way();
-    // Before what is under way is drained: a stopped job goes on as if it had never been.
-    let stops_now = worker.state.agreed.stopped && !worker.stop_heeded;
     let is_agreed = std::mem::take(&mut worker.save_agreed);
-    if is_whole_period || has_ended || stops_now || is_agreed {
+    // A stopped job is saved before what is under way is drained, to go on as if it had never been
+    // stopped; what comes of draining is not worth a portion.
+    let is_due = match worker.state.agreed.stopped {
+        true => has_ended || !worker.stop_heeded,
+        false => has_ended || is_whole_period || is_agreed,
+    };
+    if is_due {
         worker.wish_heeded = worker.port.look(|inbox| inbox.save_wished);
         worker.stop_heeded = worker.state.agreed.stopped;
         let done = worker.state.agreed.ledger.done().clone();
@@ -309,6 +317,8 @@ async fn apart(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
             if central {
                 worker.send(worker.server(), Letter::Idle);
             }
+            // What the job is judged by is what it is saved with.
+            worker.publish();
             hand_in(worker, strategy.as_ref(), snapshot::LAST).await;
             worker.port.tell(Word::Finished);
             wait_for_news(worker, worker.view.number, |_| true).await;

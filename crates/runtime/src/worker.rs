@@ -121,7 +121,7 @@ pub struct Worker {
     pub(crate) out_of_samples: bool,
     /// The members agreed to hand in portions of a snapshot after this round.
     pub(crate) save_agreed: bool,
-    /// The newest snapshot asked for that this worker has handed in its portion of.
+    /// The newest snapshot asked for that this worker has told the others of, or handed in its portion of.
     pub(crate) wish_heeded: u64,
     /// The wish to stop has been answered with a portion of a snapshot.
     pub(crate) stop_heeded: bool,

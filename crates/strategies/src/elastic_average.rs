@@ -40,8 +40,7 @@ impl Strategy for ElasticAverage {
     async fn serve(&mut self, server: &mut Server) -> Result<()> {
         loop {
             if let Call::Replica { from, params } = server.next().await? {
-                server.reply(from);
-                server.draw_towards(&params, self.part(server.view.members.len()));
+                server.draw_towards(from, &params, self.part(server.view.members.len()));
             }
         }
     }

@@ -29,7 +29,9 @@ impl Strategy for PeriodicAverage {
         let weight = samples as f64 * worker.view.members.len() as f64 / nominal;
         let average = worker.average(weight).await?;
         if self.period.reads_variance() {
-            let drift = distance_squared(worker.params(), &average.mean);
+            // Buffers are no part of what the paper bounds: their drift has nothing to do with the rate.
+            let learned = ..worker.plan.layout.params;
+            let drift = distance_squared(&worker.params()[learned], &average.mean[learned]);
             let variance = worker.mean_of(drift).await?;
             self.period.follow(&clock(worker), variance);
             worker.note("variance", variance);
@@ -39,7 +41,10 @@ impl Strategy for PeriodicAverage {
         // Without an outer step the mean stays one vector that all members share.
         let next = match self.outer.outer {
             Outer::None => average.mean,
-            _ => Arc::new(self.outer.step(worker.anchor(), (*average.mean).clone(), worker.rate())),
+            _ => {
+                let anchor = &worker.anchor()[..worker.plan.layout.params];
+                Arc::new(self.outer.step(anchor, (*average.mean).clone(), worker.rate()))
+            }
         };
         worker.set_params(next);
         Ok(())

@@ -11,6 +11,8 @@ use super::files::MANIFEST;
 pub struct Folder {
     path: PathBuf,
     keep: NonZero<u64>,
+    /// The round of the checkpoint in it that the run goes on from.
+    begun: Option<u64>,
     /// Held for as long as the run lasts; the system lets go of a killed one's.
     lock: File,
 }
@@ -64,7 +66,8 @@ impl Folder {
             remove(&passed_over).map_err(cannot)?;
             fs::rename(later, passed_over).map_err(cannot)?;
         }
-        Ok(Folder { path: path.to_owned(), keep, lock })
+        let begun = begun.map(|begun| there[begun].0);
+        Ok(Folder { path: path.to_owned(), keep, begun, lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -79,6 +82,10 @@ impl Folder {
     ) -> Result<PathBuf, String> {
         let (name, text) = (format!("{ROUND}{round:06}"), |error: io::Error| error.to_string());
         let (aside, place) = (self.path.join(format!("{ASIDE}{name}")), self.path.join(&name));
+        if self.begun == Some(round) {
+            // It is there, and nothing was learned since.
+            return Ok(place);
+        }
         remove(&aside).map_err(text)?;
         fs::create_dir(&aside).map_err(text)?;
         let written = write(&aside).and_then(|()| {

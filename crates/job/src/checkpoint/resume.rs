@@ -105,6 +105,15 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
             "the checkpoint does not fit {model} on {data}: {what}; was it made by another version of the program?"
         )
     };
+    let vocabulary = prepared.task.train.vocabulary();
+    if let (Some(learned), Some(now)) = (&manifest.vocabulary, vocabulary)
+        && learned != now
+    {
+        return Err(format!(
+            "{} has other characters now than the text that was learned: give it back what it held, or start anew",
+            manifest.job.data
+        ));
+    }
     if has != wants as u64 || plan.samples_per_epoch != manifest.samples_per_epoch {
         return Err(other(format!(
             "it has {has} parameters and {} samples per epoch, and should have {wants} and {}",

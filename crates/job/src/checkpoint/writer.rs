@@ -56,6 +56,7 @@ impl Writer {
             samples_total: prepared.plan.samples_total,
             samples_per_epoch: prepared.plan.samples_per_epoch,
             params: prepared.plan.initial.len() as u64,
+            vocabulary: prepared.task.train.vocabulary().cloned(),
             loss_first: None,
             loss_last: None,
             done: Default::default(),

@@ -51,13 +51,15 @@ impl Conv {
         self.depth() * self.channels
     }
 
-    /// Where the windows of the outputs lie in the inputs, with the starts of their rows.
-    fn windows(&self, x: Frame, y: Frame, samples: usize) -> (Places, Lay, [usize; SIZE_MAX]) {
+    /// Where the windows of the outputs lie in the inputs, and the outputs themselves; with the starts of
+    /// the windows' rows.
+    fn windows(&self, x: Frame, y: Frame, samples: usize) -> (Places, [Lay; 2], [usize; SIZE_MAX]) {
         let mut taps = [0; SIZE_MAX];
         (0..self.size).for_each(|row| taps[row] = row * x.row());
         let plain = self.size == 1 && self.stride == 1 && x.pad == 0 && y.pad == 0;
         if plain {
-            return (y.places(samples), Lay::matrix(self.inputs), taps);
+            let lays = [Lay::matrix(self.inputs), Lay::matrix(self.channels)];
+            return (y.places(samples), lays, taps);
         }
         let places = Places { images: samples, rows: y.extent.height, columns: y.extent.width };
         let beyond = x.pad - self.pad;
@@ -67,7 +69,7 @@ impl Conv {
             row: self.stride * x.row(),
             column: self.stride * self.inputs,
         };
-        (places, lay, taps)
+        (places, [lay, y.lay()], taps)
     }
 
     /// The rows (or columns) of the window that inputs at `phase` see, as (first output, window rows from
@@ -236,8 +238,7 @@ impl Layer for Conv {
     }
 
     fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, _: &mut [f32]) {
-        let (places, input_lay, taps) = self.windows(x.frame, y.frame, pass.samples);
-        let plain = places == Places::matrix(places.columns);
+        let (places, [input_lay, output_lay], taps) = self.windows(x.frame, y.frame, pass.samples);
         let task = Sweep {
             places,
             inputs: x.data,
@@ -246,7 +247,7 @@ impl Layer for Conv {
             run: self.size * self.inputs,
             weights: &pass.packed[..self.packed_there(pass.path)],
             outputs: self.channels,
-            output_lay: if plain { Lay::matrix(self.channels) } else { y.frame.lay() },
+            output_lay,
             start: match self.bias {
                 true => Start::Bias(&pass.params[self.weights()..]),
                 false => Start::Zero,
@@ -271,8 +272,7 @@ impl Layer for Conv {
                 }
             }
         }
-        let (places, input_lay, taps) = self.windows(x.frame, dy.frame, pass.samples);
-        let plain = places == Places::matrix(places.columns);
+        let (places, [input_lay, delta_lay], taps) = self.windows(x.frame, dy.frame, pass.samples);
         let task = Outer {
             places,
             inputs: x.data,
@@ -280,7 +280,7 @@ impl Layer for Conv {
             taps: &taps[..self.size],
             run: self.size * self.inputs,
             deltas: dy.data,
-            delta_lay: if plain { Lay::matrix(self.channels) } else { dy.frame.lay() },
+            delta_lay,
             outputs: self.channels,
         };
         pass.path.outer(&task, dweights);

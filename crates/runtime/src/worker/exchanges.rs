@@ -170,6 +170,9 @@ impl Worker {
         });
         // One voice is enough; several, heard at different times, would ask twice.
         let save = wished > self.wish_heeded && self.rank() == 0;
+        if save {
+            self.wish_heeded = wished;
+        }
         let loss_sum = std::mem::take(&mut self.state.loss_sum);
         self.state.samples = 0;
         let tail = Tail { view, samples, loss_sum, version, compute, number, stop, save };
