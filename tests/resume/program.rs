@@ -173,6 +173,7 @@ fn what_cannot_change_is_refused_in_a_sentence() {
         ("--resume saved --data blobs", 2, cannot("data", "\"digits\"", "\"blobs\"")),
         ("--resume saved --strategy abs", 2, cannot("strategy", "\"dbs\"", "\"abs\"")),
         ("--resume saved --batch 4", 2, cannot("batch", "8", "4")),
+        ("--resume saved --batch-total 16", 2, cannot("batch", "8", "4")),
         ("--resume saved --epochs 0.5", 2, "1.00 epochs are done already: give at least so many epochs".into()),
         ("--resume nowhere", 1, "cannot read nowhere: No such file or directory (os error 2)".into()),
         ("--checkpoints saved", 2, "saved holds checkpoints of another run: go on with it by --resume saved, or name another folder".into()),

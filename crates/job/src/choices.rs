@@ -136,6 +136,12 @@ impl Choices {
                 self.elasticity
             ));
         }
+        if self.elasticity != elasticity() && self.strategy != Kind::ElasticAverage {
+            return Err(format!(
+                "elasticity is the pull of elastic_average: leave it away with {}",
+                self.strategy.name()
+            ));
+        }
         if let Shares::BySpeed { smoothing, .. } = self.shares
             && !(smoothing > 0.0 && smoothing <= 1.0)
         {
@@ -143,19 +149,24 @@ impl Choices {
                 "shares.smoothing = {smoothing}: give the weight of the newest measurement, above 0 and at most 1"
             ));
         }
-        let steps = match &self.period {
-            Period::Constant { steps } | Period::PostLocal { steps } => *steps,
-            Period::Adaptive(adaptive) => adaptive.steps_first,
-            Period::Decreasing { first } => *first,
-            Period::Qsr { steps_min, growth, .. } => {
+        let (steps, most) = match &self.period {
+            Period::Constant { steps } | Period::PostLocal { steps } => (*steps, u64::MAX),
+            Period::Adaptive(adaptive) => (adaptive.steps_first, adaptive.steps_max),
+            Period::Decreasing { first } => (*first, u64::MAX),
+            Period::Qsr { steps_min, growth, steps_max } => {
                 if !(growth.is_finite() && *growth > 0.0) {
                     return Err(format!("period.growth = {growth}: give a number above zero"));
                 }
-                *steps_min
+                (*steps_min, *steps_max)
             }
         };
         if steps == 0 {
             return Err("a period of 0 steps: give at least 1".into());
+        }
+        if steps > most {
+            return Err(format!(
+                "period.steps_max = {most} is less than the {steps} steps it begins with: give at least as many"
+            ));
         }
         if let Outer::SlowMo { rate, momentum } | Outer::Diloco { rate, momentum } = &self.outer
             && !(rate.is_finite() && *rate > 0.0 && (0.0..1.0).contains(momentum))

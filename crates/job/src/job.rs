@@ -169,7 +169,7 @@ impl Job {
         }
     }
 
-    fn batch_of_one(&self, workers: u32) -> Result<u64, String> {
+    pub(crate) fn batch_of_one(&self, workers: u32) -> Result<u64, String> {
         match (self.batch, self.batch_total) {
             (Some(_), Some(_)) => Err("batch and batch_total say the same thing: give one".into()),
             (Some(0), _) => Err("batch = 0: give at least one sample".into()),
@@ -366,6 +366,49 @@ mod tests {
         ] {
             assert!(Job::from_toml(misspelled).is_err(), "{misspelled}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let rows = [
+            ("strategy = \"all_reduce\"\nelasticity = 0.5", "elasticity is the pull of"),
+            (
+                "strategy = \"periodic_average\"\nperiod = { kind = \"adaptive\", steps_first = 40, steps_max = 3 }",
+                "period.steps_max = 3 is less than the 40 steps",
+            ),
+        ];
+        for (choices, says) in rows {
+            let job = Job::from_toml(&format!("[choices]\n{choices}\n")).expect("it can be read");
+            let sentence = job.check(&recipes(), 4, None).err().expect("it is refused");
+            assert!(sentence.starts_with(says), "{sentence}");
+        }
+        for rate in [f32::INFINITY, f32::NAN, 0.0, -1.0] {
+            let job = Job { learning_rate: Some(rate), ..Job::default() };
+            assert!(job.check(&recipes(), 4, None).is_err(), "{rate}");
+        }
+        let epsilon = "[optimizer]\nrule = { kind = \"adamw\", beta1 = 0.9, beta2 = 0.99, epsilon = 0.0, weight_decay = 0.0 }\n";
+        let job = Job::from_toml(epsilon).expect("it can be read");
+        assert!(
+            job.check(&recipes(), 4, None).err().expect("it is refused").starts_with("epsilon")
+        );
+    }
+
+    /// The recipes' rates are for digits: unscaled, nothing would be learned from larger images.
+    #[test]
+    fn default_rates_follow_the_data_and_a_rate_leaves_the_optimizer_alone() {
+        let prepared = |job: Job| job.check(&recipes(), 4, None).expect("it is sound").plan;
+        let rate = |model: &str, data: &str| {
+            let job = Job { model: model.into(), data: data.into(), ..Job::default() };
+            prepared(job).schedule.base
+        };
+        assert_eq!(rate("mlp", "digits"), 0.2);
+        assert_eq!(rate("resnet8", "digits"), 0.1);
+        assert_eq!(models::rate_factor("cnn", 28 * 28), 64.0 / 784.0);
+        assert_eq!(models::rate_factor("mlp", 32 * 32 * 3), 1.0 / 16.0);
+
+        let text = Job { model: "charlm".into(), data: "text".into(), ..Job::default() };
+        let slower = Job { learning_rate: Some(1e-4), ..text.clone() };
+        assert_eq!(prepared(text).optimizer, prepared(slower).optimizer);
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Trained {
     pub saved: Option<Saved>,
 }
 
+const WORKERS_MAX: u32 = 1024;
+
 /// Trains on threads. When `stop` is set, all finish their round and the job ends there.
 pub fn train(
     prepared: &Prepared,
@@ -55,6 +57,12 @@ pub fn train_saving(
     readers: Vec<&mut dyn Reader>,
 ) -> Result<Trained, Failure> {
     pace::check_speeds(&setting.speeds).map_err(Failure::Usage)?;
+    if prepared.workers > WORKERS_MAX {
+        return Err(Failure::Usage(format!(
+            "workers = {}: a thread for each is more than a machine bears; give at most {WORKERS_MAX}, or simulate them",
+            prepared.workers
+        )));
+    }
     let manner = prepared.strategy().manner();
     let mut prepared = prepared.clone();
     let writer = saving.map(|saving| Writer::start(saving, &prepared, &setting.speeds));

@@ -71,8 +71,12 @@ impl Optimizer {
             Rule::Adamw { beta1, beta2, epsilon, weight_decay } => {
                 fraction("beta1", beta1)?;
                 fraction("beta2", beta2)?;
-                not_negative("epsilon", epsilon)?;
                 not_negative("weight_decay", weight_decay)?;
+                if !(epsilon.is_finite() && epsilon > 0.0) {
+                    return Err(format!(
+                        "epsilon is {epsilon}; it must be more than 0, for parameters that have no gradient yet"
+                    ));
+                }
             }
         }
         match self.clip_norm {

@@ -58,7 +58,7 @@ impl Schedule {
         };
         let positive = |name: &str, value: f32| match value.is_finite() && value > 0.0 {
             true => Ok(()),
-            false => Err(format!("{name} is {value}; it must be more than 0")),
+            false => Err(format!("{name} is {value}; it must be more than 0, and not infinite")),
         };
         positive("the learning rate", self.base)?;
         in_unit("warm_up", self.warm_up)?;

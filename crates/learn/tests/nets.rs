@@ -39,6 +39,7 @@ fn networks() -> Vec<(&'static str, Net)> {
         ("dropout", small().conv(8, 3).relu().dropout(0.3).conv(5, 3).dropout(0.5).classes(3)),
         ("residual", wide().conv(8, 3).residual(|b| b.conv(8, 3).norm()).relu().classes(3)),
         ("residual, plain", wide().conv(4, 3).residual(|b| b.conv(4, 3).relu()).classes(3)),
+        ("residual, pool first", wide().conv(8, 3).relu().residual(|b| b.max_pool(2)).classes(3)),
         ("residual, strided", residual(wide()).classes(3)),
         ("residual, batch norm", residual(wide().with_batch_norm()).classes(3)),
         ("text: embed", text(5).embed(TOKENS, 20).next_token(TOKENS)),
@@ -224,6 +225,20 @@ fn all_paths_agree_and_the_fused_ones_bit_by_bit() {
             fused = Some(gradient);
         }
     }
+}
+
+/// What a branch begins with must not become a part of the layer before, which the other branch reads too.
+#[test]
+fn a_branch_changes_nothing_before_it() {
+    let inputs = || Net::new(image(6, 5, 3)).conv(5, 3).relu();
+    let loss = |net: Net| gradient(&net, &somewhere(&net, 1), &batch("conv 3x3")).loss_sum;
+    // Over windows of one pixel the highest is the mean, but only the highest takes a relu in.
+    let highest = loss(inputs().residual(|b| b.max_pool(1)).classes(3));
+    assert_eq!(highest, loss(inputs().residual(|b| b.mean_pool(1)).classes(3)));
+    let relu_first = || Net::new(image(6, 5, 3)).conv(5, 3).residual(|b| b.relu()).classes(3);
+    assert!(std::panic::catch_unwind(relu_first).is_err(), "the branch has no layer to take it in");
+    let norm_first = || Net::new(image(6, 5, 3)).conv(5, 3).residual(|b| b.norm()).classes(3);
+    assert!(std::panic::catch_unwind(norm_first).is_err(), "nor one that only the norm reads");
 }
 
 /// Weights that were packed for one gradient are used for the next at the same params, and only then.

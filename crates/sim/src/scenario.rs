@@ -328,6 +328,15 @@ impl Scenario {
             positive("network.rack.bytes_per_second", rack.bytes_per_second)?;
             not_negative("network.rack.latency", rack.latency)?;
         }
+        let mut racked: Vec<u32> =
+            network.racks.iter().flat_map(|rack| rack.workers.clone()).collect();
+        racked.sort_unstable();
+        if let Some(pair) = racked.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!(
+                "network.racks: worker {} stands in two places: give it one",
+                pair[0]
+            ));
+        }
         for link in &network.links {
             positive("network.link.bytes_per_second", link.bytes_per_second)?;
             not_negative("network.link.latency", link.latency)?;
@@ -414,7 +423,7 @@ fn not_negative(field: &str, value: f64) -> Result<(), String> {
     if value.is_finite() && (0.0..1e9).contains(&value) {
         return Ok(());
     }
-    Err(format!("{field} = {value}: give zero or a number of seconds above it"))
+    Err(format!("{field} = {value}: give a number from 0 to below 1e9"))
 }
 
 fn chance(field: &str, value: f64) -> Result<(), String> {

@@ -64,7 +64,7 @@ impl Checkpoint {
         own: Option<Task>,
     ) -> Result<Prepared, String> {
         let Checkpoint { manifest, snapshot, .. } = self;
-        refuse_change(&manifest.job, job)?;
+        refuse_change(&manifest, job)?;
         if workers == 0 {
             return Err("workers = 0: a job needs at least one worker".into());
         }
@@ -77,9 +77,14 @@ impl Checkpoint {
     }
 }
 
-fn refuse_change(before: &Job, now: &Job) -> Result<(), String> {
-    let fields = |job: &Job| serde_json::to_value(job).map_err(|error| error.to_string());
-    let (before, now) = (fields(before)?, fields(now)?);
+fn refuse_change(manifest: &Manifest, now: &Job) -> Result<(), String> {
+    // A batch may be told in three ways.
+    let fields = |job: &Job| {
+        let batch = Some(job.batch_of_one(manifest.workers_first)?);
+        let plain = Job { batch, batch_total: None, ..job.clone() };
+        serde_json::to_value(plain).map_err(|error| error.to_string())
+    };
+    let (before, now) = (fields(&manifest.job)?, fields(now)?);
     let Value::Object(now) = now else { return Ok(()) };
     let changed = now.iter().find(|(name, value)| {
         !CHANGEABLE.contains(&name.as_str()) && before.get(name.as_str()) != Some(value)

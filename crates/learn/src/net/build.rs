@@ -18,6 +18,8 @@ pub struct Builder {
     extents: Vec<Extent>,
     nodes: Vec<Part>,
     norm: Over,
+    /// The layers up to here have other readers than the next one: nothing may become a part of them.
+    shared: usize,
 }
 
 /// A layer between two slots, not yet in its place.
@@ -35,7 +37,7 @@ impl Builder {
     pub(super) fn new(extent: Extent) -> Builder {
         assert!(!extent.is_empty(), "a network needs inputs");
         let (extents, nodes) = (vec![extent], Vec::new());
-        Builder { path: Path::best(), extents, nodes, norm: Over::Group(GROUP) }
+        Builder { path: Path::best(), extents, nodes, norm: Over::Group(GROUP), shared: 0 }
     }
 
     /// Norms look at all samples that pass together, not at groups of channels.
@@ -98,9 +100,10 @@ impl Builder {
     /// Group norm, unless batch norm was asked for. A bias before it would be taken away again, so the
     /// layer before loses it.
     pub fn norm(mut self) -> Builder {
-        if let Some(last) = self.nodes.last_mut() {
-            last.layer.drop_bias();
-        }
+        let last = self.own_last();
+        let last =
+            last.expect("a norm follows a layer that nobody else reads: begin with another one");
+        last.layer.drop_bias();
         let channels = self.extent().channels;
         let over = match self.norm {
             Over::Group(group) if channels.is_multiple_of(group) => Over::Group(group),
@@ -111,7 +114,7 @@ impl Builder {
     }
 
     pub fn relu(mut self) -> Builder {
-        let taken = self.nodes.last_mut().is_some_and(|last| last.layer.take_relu());
+        let taken = self.own_last().is_some_and(|last| last.layer.take_relu());
         assert!(taken, "relu follows a layer that takes it in, such as a convolution or a norm");
         self
     }
@@ -119,7 +122,7 @@ impl Builder {
     /// The highest of square windows that lie side by side.
     pub fn max_pool(mut self, size: usize) -> Builder {
         // The highest of relus is the relu of the highest, with less to do.
-        let relu = self.nodes.last_mut().is_some_and(|last| last.layer.give_relu());
+        let relu = self.own_last().is_some_and(|last| last.layer.give_relu());
         self.push(Pool { relu, ..Pool::new(Kind::Max, size, size) })
     }
 
@@ -134,6 +137,11 @@ impl Builder {
         self.push(Pool::new(Kind::Mean, height, width))
     }
 
+    /// The layer that the next one follows, if nobody else reads it.
+    fn own_last(&mut self) -> Option<&mut Part> {
+        self.nodes[self.shared..].last_mut()
+    }
+
     /// Leaves out a part of the values, other ones for each sample and epoch.
     pub fn dropout(self, rate: f32) -> Builder {
         assert!((0.0..1.0).contains(&rate), "a part of the values is kept");
@@ -145,7 +153,9 @@ impl Builder {
     /// a convolution of one pixel and a norm.
     pub fn residual(mut self, branch: impl FnOnce(Builder) -> Builder) -> Builder {
         let (before, start) = (self.here(), self.nodes.len());
+        let outer = std::mem::replace(&mut self.shared, start);
         self = branch(self);
+        self.shared = outer;
         let (from, to) = (self.extents[before], self.extent());
         let end = self.here();
         let mut skip = before;
