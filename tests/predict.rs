@@ -219,3 +219,25 @@ fn what_cannot_be_judged_or_classified_is_refused_in_a_sentence() {
     assert_eq!(code, 2);
     assert!(stderr.contains("required arguments were not provided"), "{stderr}");
 }
+
+/// A token is a place in the vocabulary of the text as it was.
+#[test]
+fn a_model_of_a_text_keeps_its_characters_when_the_file_changes_or_goes() {
+    learned();
+    let text = |line: &str| fs::write(room().join("hello.txt"), line.repeat(80)).unwrap();
+    text("hello world\n");
+    let train = "train --model charlm --data hello.txt --workers 1 --samples 8 --batch 8 --epochs 1 --json --checkpoints hello";
+    json(&train.split(' ').collect::<Vec<_>>());
+    let go_on = || paceline(&["predict", "hello", "--text", "he", "--temperature", "0"]);
+    let before = go_on();
+    assert_eq!(before.0, 0, "{}", before.2);
+
+    text("zello world\n");
+    assert_eq!(go_on(), before);
+    let changed = "hello.txt has other characters now than the text that was learned: give it back what it held, or start anew";
+    assert_refused(2, &["train", "--resume", "hello", "--epochs", "2"], changed);
+    let judged = "hello.txt has other characters than the text that the model learned: give one with the same";
+    assert_refused(2, &["evaluate", "hello"], judged);
+    fs::remove_file(room().join("hello.txt")).unwrap();
+    assert_eq!(go_on(), before);
+}
