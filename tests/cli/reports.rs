@@ -108,22 +108,99 @@ fn files_that_cannot_be_written_fail_before_the_run() {
             ),
             (
                 "simulate --tensorboard a-file",
-                "cannot write TensorBoard's events to a-file: File exists (os error 17)",
+                "cannot write TensorBoard's events to a-file: it is a file, name a folder",
             ),
             (
                 "report missing.jsonl",
                 "cannot read the journal missing.jsonl: No such file or directory (os error 2)",
             ),
             ("report a-file", "the journal a-file is empty"),
+            (
+                "compare --plot missing/drawn.svg",
+                "cannot write the plot missing/drawn.svg: No such file or directory (os error 2)",
+            ),
         ],
     );
-    assert_refused(
-        2,
-        &[(
-            "simulate --trace same --journal same",
-            "--journal and --trace both name same: give each its own file",
-        )],
-    );
+}
+
+#[test]
+fn no_file_is_written_that_is_read_and_none_twice() {
+    fs::write(room().join("my.toml"), "workers = 2\n").unwrap();
+    fs::write(room().join("my-job.toml"), "epochs = 1\n").unwrap();
+    fs::write(room().join("verse-apart.txt"), "to be or not to be. ".repeat(200)).unwrap();
+    fs::write(room().join("recorded"), "not even read").unwrap();
+    let _ = fs::remove_file(room().join("linked"));
+    fs::hard_link(room().join("recorded"), room().join("linked")).unwrap();
+    let all = ["my.toml", "my-job.toml", "verse-apart.txt", "recorded"];
+    let before = all.map(|name| fs::read(room().join(name)).unwrap());
+
+    for (arguments, files) in [
+        ("simulate --trace same --journal same", "--journal and --trace both name same"),
+        ("simulate --journal same --trace ./same", "--journal and --trace both name ./same"),
+        ("train --journal ./report.html", "--journal and the report both name report.html"),
+        ("simulate --journal recorded --trace linked", "--journal and --trace both name linked"),
+        ("simulate my.toml --journal ./my.toml", "the scenario and --journal both name ./my.toml"),
+        ("train --job my-job.toml --trace my-job.toml", "--job and --trace both name my-job.toml"),
+        (
+            "simulate --model charlm --data verse-apart.txt --report verse-apart.txt",
+            "the data and --report both name verse-apart.txt",
+        ),
+        ("compare my.toml --plot my.toml", "the scenario and --plot both name my.toml"),
+        ("calibrate --job my-job.toml --out my-job.toml", "--job and --out both name my-job.toml"),
+        ("report recorded --out linked", "the journal and --out both name linked"),
+    ] {
+        assert_refused(2, &[(arguments, &format!("{files}: give each its own file"))]);
+    }
+    assert_eq!(all.map(|name| fs::read(room().join(name)).unwrap()), before);
+}
+
+#[test]
+fn a_run_that_is_refused_leaves_the_files_of_the_one_before() {
+    let _ = fs::remove_dir_all(room().join("kept-saves"));
+    fs::write(room().join("kept-no-folder"), "").unwrap();
+    let files = "--journal kept.jsonl --trace kept.json --report kept.html";
+    let train = format!("train --samples 300 --epochs 1 --json {files}");
+    let first = paceline(&format!("{train} --checkpoints kept-saves"));
+    assert_eq!(first.code, 0, "{}", first.stderr);
+    let names = ["kept.jsonl", "kept.json", "kept.html"];
+    let before = names.map(|name| fs::read(room().join(name)).unwrap());
+
+    for (flags, code) in [
+        ("--checkpoints kept-saves", 2),
+        ("--checkpoints kept-no-folder", 2),
+        ("--tensorboard kept-no-folder", 1),
+    ] {
+        let second = paceline(&format!("{train} {flags}"));
+
+        assert_eq!(second.code, code, "{}", second.stderr);
+        assert_eq!(names.map(|name| fs::read(room().join(name)).unwrap()), before, "{flags}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn names_need_not_be_utf8_unless_a_checkpoint_holds_them() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let odd = OsStr::from_bytes(b"odd\xff");
+    let call = |arguments: &str, odd_flag: &str| {
+        let output = command(arguments).arg(odd_flag).arg(odd).output().expect("it starts");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+
+    for flag in ["--journal", "--trace", "--data-dir"] {
+        let (code, talk) = call("simulate --samples 300 --epochs 1 --report odd.html", flag);
+        assert_eq!((code, talk.as_str()), (Some(0), "\nReport: odd.html\n"), "{flag}");
+        fs::remove_file(room().join(odd)).ok();
+    }
+    let page = fs::read_to_string(room().join("odd.html")).unwrap();
+    assert!(page.contains("--data-dir odd\u{fffd}</td>"), "{page}");
+    let sentence =
+        "a checkpoint cannot hold the name odd\u{fffd}: it is not UTF-8, give the folder another";
+    for (flags, flag) in [("", "--checkpoints"), ("--checkpoints odd-saves", "--data-dir")] {
+        let refused = call(&format!("train --samples 300 --epochs 1 --no-report {flags}"), flag);
+        assert_eq!(refused, (Some(2), format!("error: {sentence}\n")));
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -1,8 +1,8 @@
 //! Runs, and what they print.
 
 use std::fs;
-use std::io::Read;
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -162,8 +162,7 @@ fn the_first_signal_finishes_the_round_and_sums_up() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.expect("there is a kill").success());
+    kill("-INT", &child);
 
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(0));
@@ -176,6 +175,39 @@ fn the_first_signal_finishes_the_round_and_sums_up() {
     let outcome: Value = serde_json::from_slice(&output.stdout).expect("the outcome is there");
     assert!(outcome["samples"].as_u64().is_some_and(|samples| samples > 0));
     assert_eq!(outcome["ledger"]["lost"], 0);
+}
+
+#[cfg(unix)]
+fn kill(signal: &str, child: &Child) {
+    let status = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(status.expect("there is a kill").success());
+}
+
+#[cfg(unix)]
+#[test]
+fn being_asked_to_save_without_a_place_for_it_ends_nothing() {
+    let mut child = command("train --epochs 100000 --json --journal unsaved.jsonl --no-report")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut talk = BufReader::new(child.stderr.take().unwrap()).lines();
+    let journal = room().join("unsaved.jsonl");
+    while fs::metadata(&journal).map_or(0, |file| file.len()) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+
+    kill("-USR1", &child);
+    let answer = talk.next().expect("there is one").unwrap();
+    kill("-INT", &child);
+
+    assert_eq!(
+        answer,
+        "SIGUSR1 saves nothing here: begin with --checkpoints DIR to have a place for it"
+    );
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    fs::remove_file(journal).unwrap();
 }
 
 #[test]

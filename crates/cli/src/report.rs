@@ -9,8 +9,9 @@ use paceline_runtime::{Line, Reader, Record};
 use paceline_watch::table::count;
 use paceline_watch::{Facts, Report as Page};
 
+use crate::files::{check_apart, check_writable, write};
 use crate::output::{Ended, Ending, say};
-use crate::outputs::{REPORT, check_writable, write_report};
+use crate::outputs::REPORT;
 use crate::summary::{journal_numbers, named};
 
 /// Draw a recorded journal as a page
@@ -33,7 +34,9 @@ A journal that breaks off, as that of a run that was killed, is drawn as far as 
 
 impl Report {
     pub fn run(&self) -> Ended {
-        check_writable(&self.out).map_err(Ending::Failed)?;
+        let read = [("the journal", self.journal.clone())];
+        check_apart(&read, &[("--out", self.out.clone())])?;
+        check_writable("report", &self.out).map_err(Ending::Failed)?;
         let (mut account, mut page) = (Account::default(), Page::default());
         let mut facts = Facts::default();
         for line in journal_file::read(&self.journal) {
@@ -66,7 +69,7 @@ impl Report {
         facts.about.push(("workers".to_owned(), account.workers.len().to_string()));
         facts.figures = named(journal_numbers(&account, &page));
         facts.waited_for = account.waited_for;
-        write_report(&self.out, &page, &facts).map_err(Ending::Failed)?;
+        write("report", &self.out, &page.html(&facts)).map_err(Ending::Failed)?;
         say(&format!("Report: {}", self.out.display()));
         Ok(())
     }

@@ -84,7 +84,8 @@ fn summary(told: &Told, outcome: &Outcome, audience: &Audience) -> String {
 
 fn facts(told: &Told, ended: &Result<Outcome, Failure>, audience: &Audience) -> Facts {
     let Told { job, prepared, place, .. } = told;
-    let command: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = std::env::args_os().skip(1);
+    let command: Vec<_> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
     let about = [
         ("strategy", prepared.name.clone()),
         ("model", format!("{}, {} params", job.model, count(prepared.plan.initial.len() as u64))),
