@@ -48,6 +48,11 @@ pub fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// "1 worker", "2 workers".
+pub fn some(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A failure that does not end the command.
 pub fn say_error(sentence: &str) {
     let is_colored =
