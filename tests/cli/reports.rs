@@ -87,6 +87,39 @@ fn a_recorded_journal_is_drawn_as_far_as_it_goes() {
 }
 
 #[test]
+fn a_journal_with_garbage_or_another_one_in_it_is_drawn_up_to_there() {
+    paceline("simulate --epochs 1 --journal first.jsonl");
+    let whole = fs::read_to_string(room().join("first.jsonl")).unwrap();
+    let lines: Vec<&str> = whole.lines().collect();
+    let garbage = [&lines[..5], &["garbage"], &lines[5..]].concat().join("\n");
+    fs::write(room().join("garbage.jsonl"), garbage).unwrap();
+    fs::write(room().join("twice.jsonl"), whole.repeat(2)).unwrap();
+
+    for (journal, remark) in [
+        (
+            "garbage.jsonl",
+            "The journal is drawn up to a line that is broken: garbage.jsonl, line 6: expected value."
+                .to_owned(),
+        ),
+        (
+            "twice.jsonl",
+            format!(
+                "Another journal begins at twice.jsonl, line {}: only the first is drawn.",
+                lines.len() + 1
+            ),
+        ),
+    ] {
+        let call = paceline(&format!("report {journal} --out odd-journal.html"));
+
+        assert_eq!(call.code, 0);
+        assert_eq!(call.stderr, format!("{remark}\nReport: odd-journal.html\n"));
+        let page = fs::read_to_string(room().join("odd-journal.html")).unwrap();
+        assert!(page.contains(&remark), "{page}");
+        assert!(!page.contains("2.00 epochs"), "{page}");
+    }
+}
+
+#[test]
 fn files_that_cannot_be_written_fail_before_the_run() {
     fs::create_dir_all(room().join("a-folder")).unwrap();
     fs::write(room().join("a-file"), "").unwrap();

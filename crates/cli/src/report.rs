@@ -1,5 +1,7 @@
 //! `paceline report`: a recorded journal as a page.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -39,8 +41,16 @@ impl Report {
         check_writable("report", &self.out).map_err(Ending::Failed)?;
         let (mut account, mut page) = (Account::default(), Page::default());
         let mut facts = Facts::default();
-        for line in journal_file::read(&self.journal) {
+        for (before, line) in journal_file::read(&self.journal).enumerate() {
             match line {
+                Ok(Line { record: Record::Began { .. }, .. }) if before > 0 => {
+                    facts.remarks.push(format!(
+                        "Another journal begins at {}, line {}: only the first is drawn.",
+                        self.journal.display(),
+                        before + 1
+                    ));
+                    break;
+                }
                 Ok(line) => {
                     facts.about.extend(told_by(&line));
                     account.read(&line);
@@ -48,6 +58,9 @@ impl Report {
                 }
                 // Without even a beginning there is nothing to draw.
                 Err(sentence) if facts.about.is_empty() => return Err(Ending::Failed(sentence)),
+                Err(sentence) if self.has_more_lines_than(before + 1) => facts
+                    .remarks
+                    .push(format!("The journal is drawn up to a line that is broken: {sentence}.")),
                 Err(sentence) => {
                     facts.remarks.push(format!("The journal breaks off at {sentence}."))
                 }
@@ -72,6 +85,13 @@ impl Report {
         write("report", &self.out, &page.html(&facts)).map_err(Ending::Failed)?;
         say(&format!("Report: {}", self.out.display()));
         Ok(())
+    }
+}
+
+impl Report {
+    fn has_more_lines_than(&self, count: usize) -> bool {
+        let Ok(file) = File::open(&self.journal) else { return false };
+        BufReader::new(file).split(b'\n').nth(count).is_some()
     }
 }
 
