@@ -99,6 +99,19 @@ fn flags_override_the_job_file_which_overrides_defaults() {
 }
 
 #[test]
+fn one_worker_is_one_and_odd_numbers_and_names_are_shown_short_and_plain() {
+    fs::write(room().join("odd.toml"), "name = \"od\\u001bd\"\nworkers = 1\n").unwrap();
+
+    let call = paceline("simulate odd.toml --epochs 1 --target-loss 1e300 --learning-rate 1e-9");
+    let refused = paceline("simulate no\x1bne");
+
+    let heading = "ssgd on od\x1bd: 1 worker, batch 16, learning rate 1e-9, seed 1\n";
+    assert!(call.stdout.starts_with(heading), "a file gets what is so: {}", call.stdout);
+    assert!(call.stdout.contains("\ntarget    loss 1e300 after "), "{}", call.stdout);
+    assert!(refused.stderr.starts_with("error: there is no scenario `no\\u{1b}ne`"), "{refused:?}");
+}
+
+#[test]
 fn simulate_tells_who_was_waited_for() {
     let call =
         paceline("simulate stragglers --epochs 2 --batch 16 --learning-rate 0.1 --target-loss 2");

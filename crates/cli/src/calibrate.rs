@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::files::{check_apart, check_writable, write};
 use crate::flags::JobFlags;
-use crate::output::{Ended, Ending, print, print_json, say, say_error};
+use crate::output::{Ended, Ending, print, print_json, say, say_error, some};
 use crate::speeds::SpeedsFlag;
 
 /// Measure this machine, and write a scenario of it for the simulator
@@ -182,13 +182,13 @@ fn measurements(measured: &Calibration, scenario: &Scenario) -> String {
         format!("{what}  {} + {} for each {unit}\n", duration(*fixed), duration(*each))
     };
     format!(
-        "{} on {}, batch {}, {} workers; {}, {} cores\n\n{}\n{}{}{}",
+        "{} on {}, batch {}, {}; {}, {}\n\n{}\n{}{}{}",
         measured.model,
         measured.data,
         measured.batch,
-        measured.workers,
+        some(measured.workers as usize, "worker"),
         measured.processor,
-        measured.cores,
+        some(measured.cores, "core"),
         table(&header, &rows, &[false, true, true, true, true]),
         line("gradient", gradient, "sample"),
         line("exchange", exchange, "byte"),

@@ -17,8 +17,8 @@ use paceline_watch::{Curves, Timeline, comparison};
 use crate::bar::progress;
 use crate::files::{check_apart, check_writable, write};
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
-use crate::output::{Ended, Ending, print, print_json, say, say_error};
-use crate::summary::{check_ledger, loss, percent, target};
+use crate::output::{Ended, Ending, print, print_json, say, say_error, some};
+use crate::summary::{check_ledger, loss, percent, rate, target};
 
 /// Compare strategies on the same simulated cluster
 #[derive(Args)]
@@ -134,8 +134,10 @@ impl Compare {
     fn heading(&self, scenario: &Scenario, job: &Prepared) -> String {
         let wanted = job.target.map_or(String::new(), target);
         format!(
-            "{}: {} workers, seed {}; time until {wanted}\n\n",
-            scenario.name, scenario.workers, job.plan.seed
+            "{}: {}, seed {}; time until {wanted}\n\n",
+            scenario.name,
+            some(scenario.workers as usize, "worker"),
+            job.plan.seed
         )
     }
 
@@ -260,7 +262,7 @@ fn rows(outcomes: &[&Outcome]) -> String {
             learned(loss(outcome.loss)),
             bytes(outcome.bytes_sent),
             percent(outcome.utilization_mean()),
-            outcome.learning_rate.to_string(),
+            rate(outcome.learning_rate),
             outcome.batch.to_string(),
         ]
     };
