@@ -208,6 +208,9 @@ fn what_makes_no_sense_is_told_in_a_sentence() {
     fs::write(room.join("mine.toml"), "name = \"mine\"\ntitel = 1\n").expect("it can be written");
     let wrong = include_str!("../experiments/dbs.toml").replacen("seconds(\"", "secnds(\"", 1);
     fs::write(room.join("wrong.toml"), wrong).expect("it can be written");
+    fs::create_dir_all(room.join("other")).expect("it can be made");
+    fs::write(room.join("other/dbs.toml"), include_str!("../experiments/dbs.toml"))
+        .expect("it can be written");
     let slip = include_str!("../experiments/dbs.toml").replacen("(\"dbs@", "(\"dsb@", 1);
     fs::write(room.join("slip.toml"), slip).expect("it can be written");
     let drawn = include_str!("../experiments/dbs.toml");
@@ -224,6 +227,10 @@ fn what_makes_no_sense_is_told_in_a_sentence() {
         (
             vec!["dbs", "--only", "nobody"],
             "--only nobody: no run is called so; --dry-run lists them\n",
+        ),
+        (
+            vec!["dbs", "other/dbs.toml"],
+            "the results of dbs and other/dbs.toml would both go to reproduced/dbs-standard.jsonl: run them one by one, with a --folder for each\n",
         ),
         (vec!["dbs", "--seeds", "7,8,7"], "--seeds: 7 is there twice, give each once\n"),
         (

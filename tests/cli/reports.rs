@@ -236,6 +236,28 @@ fn names_need_not_be_utf8_unless_a_checkpoint_holds_them() {
     }
 }
 
+#[test]
+fn a_drawing_that_nobody_asked_for_is_not_worth_a_failure() {
+    let folder = room().join("no-drawing");
+    fs::create_dir_all(folder.join("report.html")).unwrap();
+    fs::create_dir_all(folder.join("paceline-compare.svg")).unwrap();
+
+    for (arguments, sentence) in [
+        ("train --epochs 1", "no report: cannot write the report report.html"),
+        (
+            "compare --strategies ssgd --epochs 1",
+            "no plot: cannot write the plot paceline-compare.svg",
+        ),
+    ] {
+        let output = command(arguments).current_dir(&folder).output().expect("it starts");
+
+        assert_eq!(output.status.code(), Some(0));
+        let talk = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(talk, format!("{sentence}: Is a directory (os error 21)\n"));
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_costs_a_drawing_and_not_the_summary() {

@@ -267,6 +267,15 @@ impl Reproduce {
                 name => names.push(name),
             }
         }
+        for (i, name) in names.iter().enumerate() {
+            let results = self.results(name);
+            if let Some(other) = names[..i].iter().find(|other| self.results(other) == results) {
+                let results = results.display();
+                return Err(Ending::Usage(format!(
+                    "the results of {other} and {name} would both go to {results}: run them one by one, with a --folder for each"
+                )));
+            }
+        }
         let load = |name| Ok((name, experiments::load(name).map_err(Ending::Usage)?));
         names.into_iter().map(load).collect()
     }
