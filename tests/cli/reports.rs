@@ -185,6 +185,10 @@ fn no_file_is_written_that_is_read_and_none_twice() {
         assert_refused(2, &[(arguments, &format!("{files}: give each its own file"))]);
     }
     assert_eq!(all.map(|name| fs::read(room().join(name)).unwrap()), before);
+    // A scenario that has a name is no file, whatever lies there.
+    fs::write(room().join("uniform"), "").unwrap();
+    assert_eq!(paceline("simulate uniform --epochs 1 --journal uniform").code, 0);
+    fs::remove_file(room().join("uniform")).unwrap();
 }
 
 #[test]

@@ -111,10 +111,10 @@ impl JobFlags {
     }
 }
 
-/// The scenario's file, if there is one of that name.
+/// The scenario's file, if it is not one of those that have a name.
 pub fn scenario_file(name_or_path: &str) -> Option<Named> {
-    let path = PathBuf::from(name_or_path);
-    path.is_file().then_some(("the scenario", path))
+    let is_named = scenarios::named(name_or_path).is_ok();
+    (!is_named).then(|| ("the scenario", PathBuf::from(name_or_path)))
 }
 
 fn read_job(path: &Path) -> Result<Job, String> {

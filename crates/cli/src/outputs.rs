@@ -97,7 +97,9 @@ fn check_folder(folder: &Path) -> Result<(), String> {
     if folder.exists() && !folder.is_dir() {
         return Err(told(&"it is a file, name a folder"));
     }
-    fs::create_dir_all(folder).map_err(|error| told(&error))
+    let trial = folder.join(format!(".paceline-{}", std::process::id()));
+    let tried = fs::create_dir_all(folder).and_then(|()| fs::write(&trial, ""));
+    tried.and_then(|()| fs::remove_file(&trial)).map_err(|error| told(&error))
 }
 
 /// A report that nobody asked for is not worth a failure.
