@@ -146,6 +146,25 @@ fn two_at_once_do_not_write_to_one_file() {
 }
 
 #[test]
+fn a_dry_run_tells_what_is_known_and_makes_nothing() {
+    let room = room("dry");
+    let arguments = ["dbs", "--size", "smoke", "--dry-run"];
+
+    let before = paceline(&room, &arguments);
+    let made_nothing = !room.join("reproduced").exists();
+    paceline(&room, &["dbs", "--size", "smoke", "--only", "dbs@3:3:3:1"]);
+    let after = paceline(&room, &[&arguments[..], &["--seeds", "1,2"]].concat());
+    let for_programs = findings(&room, &[&arguments[..], &["--json"]].concat());
+
+    assert!(before.1.starts_with("dbs, smoke: 12 runs\n"), "{}", before.1);
+    assert!(made_nothing);
+    assert!(after.1.starts_with("dbs, smoke: 24 runs, 1 known already\n"), "{}", after.1);
+    assert!(after.1.contains("\n  dbs@3:3:3:1: 2 seeds, 1 known already\n"), "{}", after.1);
+    let known = for_programs.iter().filter(|run| run["known"] == true);
+    assert_eq!((for_programs.len(), known.count()), (12, 1));
+}
+
+#[test]
 fn a_changed_copy_leaves_the_results_of_its_model_alone() {
     let room = room("copy");
     paceline(&room, &["dbs", "--size", "smoke"]);
@@ -189,6 +208,14 @@ fn what_makes_no_sense_is_told_in_a_sentence() {
     fs::write(room.join("mine.toml"), "name = \"mine\"\ntitel = 1\n").expect("it can be written");
     let wrong = include_str!("../experiments/dbs.toml").replacen("seconds(\"", "secnds(\"", 1);
     fs::write(room.join("wrong.toml"), wrong).expect("it can be written");
+    fs::create_dir_all(room.join("other")).expect("it can be made");
+    fs::write(room.join("other/dbs.toml"), include_str!("../experiments/dbs.toml"))
+        .expect("it can be written");
+    let slip = include_str!("../experiments/dbs.toml").replacen("(\"dbs@", "(\"dsb@", 1);
+    fs::write(room.join("slip.toml"), slip).expect("it can be written");
+    let drawn = include_str!("../experiments/dbs.toml");
+    let drawn = drawn.replace("series = [\"ssgd\"", "series = [\"sgd\"");
+    fs::write(room.join("drawn.toml"), drawn).expect("it can be written");
     for (arguments, sentence) in [
         (vec!["dsb"], "there is no experiment `dsb`; did you mean `dbs`?"),
         (vec!["dbs", "--size", "quik"], "there is no size `quik`; did you mean `quick`?"),
@@ -200,6 +227,19 @@ fn what_makes_no_sense_is_told_in_a_sentence() {
         (
             vec!["dbs", "--only", "nobody"],
             "--only nobody: no run is called so; --dry-run lists them\n",
+        ),
+        (
+            vec!["dbs", "other/dbs.toml"],
+            "the results of dbs and other/dbs.toml would both go to reproduced/dbs-standard.jsonl: run them one by one, with a --folder for each\n",
+        ),
+        (vec!["dbs", "--seeds", "7,8,7"], "--seeds: 7 is there twice, give each once\n"),
+        (
+            vec!["slip.toml"],
+            "slip.toml: claim \"less time, S-SGD, 3:3:3:1\": there is no run `dsb@3:3:3:1`; did you mean `dbs@3:3:3:1`?\n",
+        ),
+        (
+            vec!["drawn.toml"],
+            "drawn.toml: figure \"Time to train, by cluster\": no run is there of `sgd`, one of its series\n",
         ),
         (
             vec!["wrong.toml"],

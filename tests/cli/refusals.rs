@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{assert_refused, command, room};
+use super::{assert_refused, command, paceline, room};
 
 #[test]
 fn unknown_names_offer_the_nearest_one() {
@@ -114,6 +114,11 @@ fn data_that_cannot_be_fetched_is_told_what_to_download_by_hand() {
         )],
     );
 
+    fs::write(room().join("data-file"), "").unwrap();
+    assert_refused(
+        1,
+        &[("data get mnist --dir data-file", "data-file is a file: name a folder with --dir")],
+    );
     let without_clients =
         command("data get mnist --dir nowhere").env("PATH", room().join("nowhere")).output();
 
@@ -174,6 +179,43 @@ fn numbers_that_make_no_sense_are_refused() {
 fn a_bad_flag_is_a_usage_error() {
     let sentence = "unexpected argument '--stratgy' found\n\n  tip: a similar argument exists: '--strategy'\n\nUsage: paceline simulate --strategy <NAME> [SCENARIO]\n\nFor more information, try '--help'.";
     assert_refused(2, &[("simulate --stratgy ssgd", sentence)]);
+}
+
+#[test]
+fn a_prediction_takes_no_flag_that_it_would_pass_over() {
+    fs::write(room().join("one.pgm"), "P5 1 1 255\n0").unwrap();
+
+    for (arguments, sentence) in [
+        ("--test 2 --invert", "the argument '--test <N>' cannot be used with '--invert'"),
+        ("--test 2 --length 9", "the argument '--test <N>' cannot be used with '--length <N>'"),
+        (
+            "--text Alice --first 1",
+            "the argument '--text <PROMPT>' cannot be used with '--first <N>'",
+        ),
+        (
+            "one.pgm --temperature 1",
+            "the argument '[FILE]...' cannot be used with '--temperature <T>'",
+        ),
+        (
+            "one.pgm --data-dir here",
+            "the argument '[FILE]...' cannot be used with '--data-dir <DIR>'",
+        ),
+        ("--test 0", "invalid value '0' for '--test <N>': number would be zero for non-zero type"),
+        (
+            "one.pgm --top 0",
+            "invalid value '0' for '--top <K>': number would be zero for non-zero type",
+        ),
+        (
+            "one.pgm --first 1",
+            "--first is for IDX files, which hold many pictures: one.pgm is one, leave --first away",
+        ),
+    ] {
+        let call = paceline(&format!("predict saved {arguments}"));
+
+        assert_eq!((call.code, call.stdout.as_str()), (2, ""), "{arguments}");
+        let first = call.stderr.lines().next();
+        assert_eq!(first, Some(format!("error: {sentence}").as_str()), "{arguments}");
+    }
 }
 
 #[test]

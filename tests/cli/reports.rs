@@ -87,6 +87,39 @@ fn a_recorded_journal_is_drawn_as_far_as_it_goes() {
 }
 
 #[test]
+fn a_journal_with_garbage_or_another_one_in_it_is_drawn_up_to_there() {
+    paceline("simulate --epochs 1 --journal first.jsonl");
+    let whole = fs::read_to_string(room().join("first.jsonl")).unwrap();
+    let lines: Vec<&str> = whole.lines().collect();
+    let garbage = [&lines[..5], &["garbage"], &lines[5..]].concat().join("\n");
+    fs::write(room().join("garbage.jsonl"), garbage).unwrap();
+    fs::write(room().join("twice.jsonl"), whole.repeat(2)).unwrap();
+
+    for (journal, remark) in [
+        (
+            "garbage.jsonl",
+            "The journal is drawn up to a line that is broken: garbage.jsonl, line 6: expected value."
+                .to_owned(),
+        ),
+        (
+            "twice.jsonl",
+            format!(
+                "Another journal begins at twice.jsonl, line {}: only the first is drawn.",
+                lines.len() + 1
+            ),
+        ),
+    ] {
+        let call = paceline(&format!("report {journal} --out odd-journal.html"));
+
+        assert_eq!(call.code, 0);
+        assert_eq!(call.stderr, format!("{remark}\nReport: odd-journal.html\n"));
+        let page = fs::read_to_string(room().join("odd-journal.html")).unwrap();
+        assert!(page.contains(&remark), "{page}");
+        assert!(!page.contains("2.00 epochs"), "{page}");
+    }
+}
+
+#[test]
 fn files_that_cannot_be_written_fail_before_the_run() {
     fs::create_dir_all(room().join("a-folder")).unwrap();
     fs::write(room().join("a-file"), "").unwrap();
@@ -108,22 +141,125 @@ fn files_that_cannot_be_written_fail_before_the_run() {
             ),
             (
                 "simulate --tensorboard a-file",
-                "cannot write TensorBoard's events to a-file: File exists (os error 17)",
+                "cannot write TensorBoard's events to a-file: it is a file, name a folder",
             ),
             (
                 "report missing.jsonl",
                 "cannot read the journal missing.jsonl: No such file or directory (os error 2)",
             ),
             ("report a-file", "the journal a-file is empty"),
+            (
+                "compare --plot missing/drawn.svg",
+                "cannot write the plot missing/drawn.svg: No such file or directory (os error 2)",
+            ),
         ],
     );
-    assert_refused(
-        2,
-        &[(
-            "simulate --trace same --journal same",
-            "--journal and --trace both name same: give each its own file",
-        )],
-    );
+}
+
+#[test]
+fn no_file_is_written_that_is_read_and_none_twice() {
+    fs::write(room().join("my.toml"), "workers = 2\n").unwrap();
+    fs::write(room().join("my-job.toml"), "epochs = 1\n").unwrap();
+    fs::write(room().join("verse-apart.txt"), "to be or not to be. ".repeat(200)).unwrap();
+    fs::write(room().join("recorded"), "not even read").unwrap();
+    let _ = fs::remove_file(room().join("linked"));
+    fs::hard_link(room().join("recorded"), room().join("linked")).unwrap();
+    let all = ["my.toml", "my-job.toml", "verse-apart.txt", "recorded"];
+    let before = all.map(|name| fs::read(room().join(name)).unwrap());
+
+    for (arguments, files) in [
+        ("simulate --trace same --journal same", "--journal and --trace both name same"),
+        ("simulate --journal same --trace ./same", "--journal and --trace both name ./same"),
+        ("train --journal ./report.html", "--journal and the report both name report.html"),
+        ("simulate --journal recorded --trace linked", "--journal and --trace both name linked"),
+        ("simulate my.toml --journal ./my.toml", "the scenario and --journal both name ./my.toml"),
+        ("train --job my-job.toml --trace my-job.toml", "--job and --trace both name my-job.toml"),
+        (
+            "simulate --model charlm --data verse-apart.txt --report verse-apart.txt",
+            "the data and --report both name verse-apart.txt",
+        ),
+        ("compare my.toml --plot my.toml", "the scenario and --plot both name my.toml"),
+        ("calibrate --job my-job.toml --out my-job.toml", "--job and --out both name my-job.toml"),
+        ("report recorded --out linked", "the journal and --out both name linked"),
+    ] {
+        assert_refused(2, &[(arguments, &format!("{files}: give each its own file"))]);
+    }
+    assert_eq!(all.map(|name| fs::read(room().join(name)).unwrap()), before);
+    // A scenario that has a name is no file, whatever lies there.
+    fs::write(room().join("uniform"), "").unwrap();
+    assert_eq!(paceline("simulate uniform --epochs 1 --journal uniform").code, 0);
+    fs::remove_file(room().join("uniform")).unwrap();
+}
+
+#[test]
+fn a_run_that_is_refused_leaves_the_files_of_the_one_before() {
+    let _ = fs::remove_dir_all(room().join("kept-saves"));
+    fs::write(room().join("kept-no-folder"), "").unwrap();
+    let files = "--journal kept.jsonl --trace kept.json --report kept.html";
+    let train = format!("train --samples 300 --epochs 1 --json {files}");
+    let first = paceline(&format!("{train} --checkpoints kept-saves"));
+    assert_eq!(first.code, 0, "{}", first.stderr);
+    let names = ["kept.jsonl", "kept.json", "kept.html"];
+    let before = names.map(|name| fs::read(room().join(name)).unwrap());
+
+    for (flags, code) in [
+        ("--checkpoints kept-saves", 2),
+        ("--checkpoints kept-no-folder", 2),
+        ("--tensorboard kept-no-folder", 1),
+    ] {
+        let second = paceline(&format!("{train} {flags}"));
+
+        assert_eq!(second.code, code, "{}", second.stderr);
+        assert_eq!(names.map(|name| fs::read(room().join(name)).unwrap()), before, "{flags}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn names_need_not_be_utf8_unless_a_checkpoint_holds_them() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let odd = OsStr::from_bytes(b"odd\xff");
+    let call = |arguments: &str, odd_flag: &str| {
+        let output = command(arguments).arg(odd_flag).arg(odd).output().expect("it starts");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+
+    for flag in ["--journal", "--trace", "--data-dir"] {
+        let (code, talk) = call("simulate --samples 300 --epochs 1 --report odd.html", flag);
+        assert_eq!((code, talk.as_str()), (Some(0), "\nReport: odd.html\n"), "{flag}");
+        fs::remove_file(room().join(odd)).ok();
+    }
+    let page = fs::read_to_string(room().join("odd.html")).unwrap();
+    assert!(page.contains("--data-dir odd\u{fffd}</td>"), "{page}");
+    let sentence =
+        "a checkpoint cannot hold the name odd\u{fffd}: it is not UTF-8, give the folder another";
+    for (flags, flag) in [("", "--checkpoints"), ("--checkpoints odd-saves", "--data-dir")] {
+        let refused = call(&format!("train --samples 300 --epochs 1 --no-report {flags}"), flag);
+        assert_eq!(refused, (Some(2), format!("error: {sentence}\n")));
+    }
+}
+
+#[test]
+fn a_drawing_that_nobody_asked_for_is_not_worth_a_failure() {
+    let folder = room().join("no-drawing");
+    fs::create_dir_all(folder.join("report.html")).unwrap();
+    fs::create_dir_all(folder.join("paceline-compare.svg")).unwrap();
+
+    for (arguments, sentence) in [
+        ("train --epochs 1", "no report: cannot write the report report.html"),
+        (
+            "compare --strategies ssgd --epochs 1",
+            "no plot: cannot write the plot paceline-compare.svg",
+        ),
+    ] {
+        let output = command(arguments).current_dir(&folder).output().expect("it starts");
+
+        assert_eq!(output.status.code(), Some(0));
+        let talk = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(talk, format!("{sentence}: Is a directory (os error 21)\n"));
+    }
+    fs::remove_dir_all(folder).unwrap();
 }
 
 #[cfg(target_os = "linux")]

@@ -1,8 +1,8 @@
 //! Runs, and what they print.
 
 use std::fs;
-use std::io::Read;
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -99,6 +99,19 @@ fn flags_override_the_job_file_which_overrides_defaults() {
 }
 
 #[test]
+fn one_worker_is_one_and_odd_numbers_and_names_are_shown_short_and_plain() {
+    fs::write(room().join("odd.toml"), "name = \"od\\u001bd\"\nworkers = 1\n").unwrap();
+
+    let call = paceline("simulate odd.toml --epochs 1 --target-loss 1e300 --learning-rate 1e-9");
+    let refused = paceline("simulate no\x1bne");
+
+    let heading = "ssgd on od\x1bd: 1 worker, batch 16, learning rate 1e-9, seed 1\n";
+    assert!(call.stdout.starts_with(heading), "a file gets what is so: {}", call.stdout);
+    assert!(call.stdout.contains("\ntarget    loss 1e300 after "), "{}", call.stdout);
+    assert!(refused.stderr.starts_with("error: there is no scenario `no\\u{1b}ne`"), "{refused:?}");
+}
+
+#[test]
 fn simulate_tells_who_was_waited_for() {
     let call =
         paceline("simulate stragglers --epochs 2 --batch 16 --learning-rate 0.1 --target-loss 2");
@@ -162,8 +175,7 @@ fn the_first_signal_finishes_the_round_and_sums_up() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.expect("there is a kill").success());
+    kill("-INT", &child);
 
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(0));
@@ -176,6 +188,39 @@ fn the_first_signal_finishes_the_round_and_sums_up() {
     let outcome: Value = serde_json::from_slice(&output.stdout).expect("the outcome is there");
     assert!(outcome["samples"].as_u64().is_some_and(|samples| samples > 0));
     assert_eq!(outcome["ledger"]["lost"], 0);
+}
+
+#[cfg(unix)]
+fn kill(signal: &str, child: &Child) {
+    let status = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(status.expect("there is a kill").success());
+}
+
+#[cfg(unix)]
+#[test]
+fn being_asked_to_save_without_a_place_for_it_ends_nothing() {
+    let mut child = command("train --epochs 100000 --json --journal unsaved.jsonl --no-report")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut talk = BufReader::new(child.stderr.take().unwrap()).lines();
+    let journal = room().join("unsaved.jsonl");
+    while fs::metadata(&journal).map_or(0, |file| file.len()) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+
+    kill("-USR1", &child);
+    let answer = talk.next().expect("there is one").unwrap();
+    kill("-INT", &child);
+
+    assert_eq!(
+        answer,
+        "SIGUSR1 saves nothing here: begin with --checkpoints DIR to have a place for it"
+    );
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    fs::remove_file(journal).unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::paceline;
+use super::{paceline, room};
 
 #[test]
 fn lists_and_help_are_as_they_were() {
@@ -30,6 +30,25 @@ fn lists_and_help_are_as_they_were() {
         assert_eq!((call.code, call.stderr.as_str()), (0, ""), "paceline {arguments}");
         assert_snapshot(name, &call.stdout);
     }
+}
+
+#[test]
+fn the_examples_of_jobs_md_come_out_everywhere() {
+    let document = include_str!("../../docs/jobs.md");
+    fs::write(room().join("portable.toml"), "kernels = \"portable\"\n").unwrap();
+    let example = |command: &str, until: &str| {
+        let (_, rest) = document.split_once(command).expect("the command is there");
+        rest.split_once(until).expect("it ends").0.trim_start().to_owned()
+    };
+    let outcome = "simulate uniform --job portable.toml --strategy adpsgd --epochs 2 --target-loss 1.8 --json";
+    let journal =
+        "simulate uniform --job portable.toml --epochs 1 --workers 2 --journal run-md.jsonl";
+
+    assert_eq!(paceline(outcome).stdout, example(outcome, "```"));
+    assert_eq!(paceline(journal).code, 0);
+    let written = fs::read_to_string(room().join("run-md.jsonl")).unwrap();
+    assert!(document.contains(&journal.replace("run-md", "run")));
+    assert!(written.starts_with(&example("$ head -11 run.jsonl", "```")), "{written}");
 }
 
 fn assert_snapshot(name: &str, text: &str) {

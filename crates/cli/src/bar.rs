@@ -1,4 +1,4 @@
-//! The progress bar on stderr: how far a run is, how it learns, and who holds the others up.
+//! The line of progress on stderr: how far a run is, how it learns, and who holds the others up.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use paceline_job::account::Account;
 use paceline_runtime::WorkerId;
 use paceline_watch::table::{count, duration};
 
-use crate::output::say;
+use crate::output::{say, some};
 
-/// The bar of one run; on anything but a terminal a line now and then.
+/// The line of one run; on anything but a terminal a line now and then.
 pub struct Bar {
     bar: ProgressBar,
     is_wanted: bool,
-    /// "virtual", or nothing where time is real and the bar shows it anyway.
+    /// "virtual", or nothing where time is real.
     time: &'static str,
     lines: u64,
     /// Where pace and waits are measured from.
@@ -51,7 +51,7 @@ const WAIT_MIN: f64 = 0.01;
 
 impl Bar {
     pub fn new(samples_total: u64, time: &'static str, is_wanted: bool) -> Bar {
-        let bar = styled(samples_total, is_wanted, "{bar:10} {elapsed}  {wide_msg}");
+        let bar = styled(samples_total, is_wanted, "{wide_msg}");
         let said = Said { epoch: 0, when: Instant::now() };
         Bar { bar, is_wanted, time, lines: 0, mark: Mark::default(), said }
     }
@@ -64,14 +64,18 @@ impl Bar {
         if self.bar.is_hidden() {
             let epoch = account.samples / account.samples_per_epoch.max(1);
             if epoch > self.said.epoch && self.said.when.elapsed() >= PATIENCE {
-                say(&message(account, &self.mark, self.time));
+                say(&message(account, &self.mark, self.time, &LONG));
                 self.said = Said { epoch, when: Instant::now() };
                 self.mark = Mark::of(account);
             }
             return;
         }
         self.bar.set_position(account.samples);
-        self.bar.set_message(message(account, &self.mark, self.time));
+        let mut message = message(account, &self.mark, self.time, &SHORT);
+        if self.time.is_empty() {
+            message += &format!(" ({})", duration(self.bar.elapsed().as_secs() as f64));
+        }
+        self.bar.set_message(message);
         if self.mark.made.is_none_or(|made| made.elapsed() >= WINDOW) {
             self.mark = Mark::of(account);
         }
@@ -89,33 +93,49 @@ impl Mark {
     }
 }
 
+/// What is said around numbers: before and after the accuracy, after the pace, before the slowest.
+struct Words {
+    accuracy: (&'static str, &'static str),
+    pace: &'static str,
+    slowest: &'static str,
+}
+
+const LONG: Words =
+    Words { accuracy: ("accuracy ", ""), pace: " samples/s", slowest: "waiting for worker" };
+
+/// Few enough for 80 columns. What is longer is cut off at its end: what can be missed comes last.
+const SHORT: Words = Words { accuracy: ("", " right"), pace: "/s", slowest: "wait for" };
+
 /// "epoch 3.4/20, loss 0.210, accuracy 95.1 %, 5,432 samples/s, 4 members, 41 % waiting for worker 3"
-fn message(account: &Account, mark: &Mark, time: &str) -> String {
+fn message(account: &Account, mark: &Mark, time: &str, words: &Words) -> String {
     let per_epoch = account.samples_per_epoch.max(1) as f64;
     let (done, all) =
         (account.samples as f64 / per_epoch, account.samples_total as f64 / per_epoch);
     let mut parts = vec![format!("epoch {done:.1}/{}", (100.0 * all).round() / 100.0)];
-    if !time.is_empty() {
-        parts.push(format!("{} {time}", duration(account.end.as_secs_f64())));
-    }
     if let Some(loss) = account.curve.last() {
         parts.push(format!("loss {loss:.3}"));
     }
     if let Some(score) = account.scores.last().filter(|score| score.accuracy.is_finite()) {
-        parts.push(format!("accuracy {:.1} %", 100.0 * score.accuracy));
+        let (before, after) = words.accuracy;
+        parts.push(format!("{before}{:.1} %{after}", 100.0 * score.accuracy));
     }
     let seconds = account.end.saturating_sub(mark.at).as_secs_f64();
     if seconds > 0.0 && account.samples > mark.samples {
         let pace = (account.samples - mark.samples) as f64 / seconds;
-        parts.push(format!("{} samples/s", count(pace as u64)));
+        parts.push(format!("{}{}", count(pace as u64), words.pace));
     }
-    parts.push(format!("{} members", account.members.len()));
-    parts.extend(slowest(account, mark, seconds));
-    parts.join(", ")
+    parts.push(some(account.members.len(), "member"));
+    let slowest = slowest(account, mark, seconds);
+    parts.extend(slowest.map(|(part, who)| format!("{part:.0} % {} {who}", words.slowest)));
+    let mut text = parts.join(", ");
+    if !time.is_empty() {
+        text += &format!(" ({} {time})", duration(account.end.as_secs_f64()));
+    }
+    text
 }
 
-/// Whom the others waited for most since the mark, and for which part of their time.
-fn slowest(account: &Account, mark: &Mark, seconds: f64) -> Option<String> {
+/// For how many percent of their time the others waited since the mark, and for whom most.
+fn slowest(account: &Account, mark: &Mark, seconds: f64) -> Option<(f64, WorkerId)> {
     let before = |who: WorkerId| {
         let known = mark.waited_for.iter().find(|(other, _)| *other == who);
         known.map_or(Duration::ZERO, |(_, time)| *time)
@@ -125,8 +145,7 @@ fn slowest(account: &Account, mark: &Mark, seconds: f64) -> Option<String> {
     let (waited, who) = since.max()?;
     let others = account.members.len().saturating_sub(1) as f64;
     let part = waited.as_secs_f64() / (seconds * others);
-    (part.is_finite() && part >= WAIT_MIN)
-        .then(|| format!("{:.0} % waiting for worker {who}", 100.0 * part.min(1.0)))
+    (part.is_finite() && part >= WAIT_MIN).then(|| (100.0 * part.min(1.0), who))
 }
 
 /// An empty bar of so many samples.
@@ -148,6 +167,8 @@ fn styled(len: u64, is_wanted: bool, template: &str) -> ProgressBar {
 
 #[cfg(test)]
 mod tests {
+    use paceline_job::account::Score;
+
     use super::*;
 
     fn account() -> Account {
@@ -165,7 +186,26 @@ mod tests {
         let mark = Mark { at: Duration::from_secs(8), samples: 300, ..Mark::default() };
 
         let expected = "epoch 3.4/10, 20 samples/s, 3 members, 100 % waiting for worker 2";
-        assert_eq!(message(&account(), &mark, ""), expected);
+        assert_eq!(message(&account(), &mark, "", &LONG), expected);
+    }
+
+    #[test]
+    fn all_that_matters_fits_on_80_columns() {
+        let mut account = account();
+        (account.samples_per_epoch, account.samples_total) = (60_000, 1_200_000);
+        account.samples = 804_000;
+        account.members = (0..16).map(WorkerId).collect();
+        account.waited_for = [(WorkerId(15), Duration::from_secs(12))].into();
+        account.curve.points.push((Duration::from_secs(9), 0.21));
+        account.scores.push(Score { at: Duration::ZERO, loss: 0.2, accuracy: 0.951 });
+        let mark = Mark { at: Duration::from_secs(8), samples: 784_000, ..Mark::default() };
+
+        let told = message(&account, &mark, "virtual", &SHORT);
+        let expected =
+            "epoch 13.4/20, loss 0.210, 95.1 % right, 10,000/s, 16 members, 40 % wait for 15";
+
+        assert_eq!(told.strip_suffix(" (10.0 s virtual)"), Some(expected));
+        assert!(expected.len() < 80);
     }
 
     #[test]
@@ -174,8 +214,9 @@ mod tests {
         let mut later = account();
         later.end = Duration::from_secs(20);
 
-        assert_eq!(message(&later, &mark, "virtual"), "epoch 3.4/10, 20.0 s virtual, 3 members");
+        let told = message(&later, &mark, "virtual", &LONG);
+        assert_eq!(told, "epoch 3.4/10, 3 members (20.0 s virtual)");
         later.waited_for.insert(WorkerId(2), Duration::from_secs(10));
-        assert!(message(&later, &mark, "").ends_with(", 25 % waiting for worker 2"));
+        assert!(message(&later, &mark, "", &LONG).ends_with(", 25 % waiting for worker 2"));
     }
 }

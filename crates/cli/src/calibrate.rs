@@ -1,6 +1,5 @@
 //! `paceline calibrate`: measures this machine for the simulator.
 
-use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,8 +13,9 @@ use paceline_sim::Scenario;
 use paceline_watch::table::{bytes, count, duration, table};
 use serde::Serialize;
 
+use crate::files::{check_apart, check_writable, write};
 use crate::flags::JobFlags;
-use crate::output::{Ended, Ending, print, print_json, say, say_error};
+use crate::output::{Ended, Ending, print, print_json, say, say_error, some};
 use crate::speeds::SpeedsFlag;
 
 /// Measure this machine, and write a scenario of it for the simulator
@@ -90,13 +90,14 @@ impl Calibrate {
         let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
         let checks = self.checks(&job, &prepared, recipes)?;
 
-        self.open_out()?;
+        check_apart(&self.job.files(&job), &[("--out", self.out.clone())])?;
+        check_writable("scenario", &self.out).map_err(Ending::Failed)?;
 
         let measured = Calibration::measure(&job, &prepared, &speeds, BUDGET, &mut say)?;
 
         let scenario = measured.scenario(workers, &speeds);
-        let written = std::fs::write(&self.out, toml(&measured, &scenario));
-        written.map_err(|error| self.cannot_write(&error))?;
+        let written = write("scenario", &self.out, &toml(&measured, &scenario));
+        written.map_err(Ending::Failed)?;
         if !self.json {
             print(&measurements(&measured, &scenario))?;
         }
@@ -113,16 +114,6 @@ impl Calibrate {
             (false, false) => {}
         }
         ended
-    }
-
-    /// A file that cannot be written fails before anything is measured.
-    fn open_out(&self) -> Ended {
-        let opened = OpenOptions::new().create(true).append(true).open(&self.out);
-        opened.map(drop).map_err(|error| self.cannot_write(&error))
-    }
-
-    fn cannot_write(&self, error: &std::io::Error) -> Ending {
-        Ending::Failed(format!("cannot write the scenario {}: {error}", self.out.display()))
     }
 
     /// A job for each strategy to be checked, before anything is measured.
@@ -191,13 +182,13 @@ fn measurements(measured: &Calibration, scenario: &Scenario) -> String {
         format!("{what}  {} + {} for each {unit}\n", duration(*fixed), duration(*each))
     };
     format!(
-        "{} on {}, batch {}, {} workers; {}, {} cores\n\n{}\n{}{}{}",
+        "{} on {}, batch {}, {}; {}, {}\n\n{}\n{}{}{}",
         measured.model,
         measured.data,
         measured.batch,
-        measured.workers,
+        some(measured.workers as usize, "worker"),
         measured.processor,
-        measured.cores,
+        some(measured.cores, "core"),
         table(&header, &rows, &[false, true, true, true, true]),
         line("gradient", gradient, "sample"),
         line("exchange", exchange, "byte"),

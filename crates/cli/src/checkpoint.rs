@@ -1,6 +1,10 @@
 //! Checkpoints: the flags of `train` that have to do with them, and what was learned.
 
+#[cfg(unix)]
+use std::io::{self, Read};
 use std::num::NonZero;
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +20,7 @@ use crate::output::{Ending, say};
 pub struct CheckpointFlags {
     /// Save what was learned into this folder from time to time, when stopped, and at the end
     #[arg(long, value_name = "DIR")]
-    checkpoints: Option<String>,
+    checkpoints: Option<PathBuf>,
     /// Save after each so many rounds
     #[arg(long, value_name = "N")]
     checkpoint_rounds: Option<NonZero<u64>>,
@@ -28,7 +32,7 @@ pub struct CheckpointFlags {
     keep: Option<NonZero<u64>>,
     /// Go on from the newest whole checkpoint in this folder
     #[arg(long, value_name = "DIR", conflicts_with = "job")]
-    resume: Option<String>,
+    resume: Option<PathBuf>,
 }
 
 impl CheckpointFlags {
@@ -46,9 +50,9 @@ impl CheckpointFlags {
     /// checkpoints are now.
     pub fn apply(&self, job: &mut Job, resumed: Option<&Checkpoint>) -> Result<(), Ending> {
         let mut checkpoints = job.checkpoints.take();
-        let mut folder = self.checkpoints.clone();
+        let mut folder = self.checkpoints.as_deref().map(utf8).transpose()?;
         if let (None, Some(resumed)) = (&folder, resumed) {
-            folder = resumed.folder().and_then(|folder| Some(folder.to_str()?.to_owned()));
+            folder = resumed.folder().map(utf8).transpose()?;
             // What was taken out of its folder must not disturb what is there now.
             checkpoints = checkpoints.filter(|_| folder.is_some());
         }
@@ -78,14 +82,42 @@ impl CheckpointFlags {
     }
 }
 
+/// A checkpoint holds its job as text, with the names of its folders.
+fn utf8(folder: &Path) -> Result<String, Ending> {
+    folder.to_str().map(str::to_owned).ok_or_else(|| {
+        Ending::Usage(format!(
+            "a checkpoint cannot hold the name {}: it is not UTF-8, give the folder another",
+            folder.display()
+        ))
+    })
+}
+
 /// How the run saves, if its job says that it does.
 pub fn saving(job: &Job, from: Option<PathBuf>) -> Result<Option<Saving>, Ending> {
-    let Some(checkpoints) = job.checkpoints.clone() else { return Ok(None) };
     let now = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
-    signal_hook::flag::register(signal_hook::consts::SIGUSR1, now.clone())
+    on_usr1(job.checkpoints.as_ref().map(|_| now.clone()))
         .map_err(|error| Ending::Failed(format!("cannot listen for SIGUSR1: {error}")))?;
+    let Some(checkpoints) = job.checkpoints.clone() else { return Ok(None) };
+    job.data_dir.as_deref().map(utf8).transpose()?;
     Ok(Some(Saving { job: job.clone(), checkpoints, from, now, say }))
+}
+
+/// SIGUSR1 asks for a checkpoint; where there are none, it says so and ends nothing.
+#[cfg(unix)]
+fn on_usr1(now: Option<Arc<AtomicBool>>) -> io::Result<()> {
+    use signal_hook::consts::SIGUSR1;
+    if let Some(now) = now {
+        return signal_hook::flag::register(SIGUSR1, now).map(drop);
+    }
+    let (mut asked, asks) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(SIGUSR1, asks)?;
+    std::thread::spawn(move || {
+        while asked.read_exact(&mut [0]).is_ok() {
+            say("SIGUSR1 saves nothing here: begin with --checkpoints DIR to have a place for it");
+        }
+    });
+    Ok(())
 }
 
 /// What was learned, from a checkpoint or the newest whole one in a folder.

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::ScopedJoinHandle;
 
@@ -15,9 +15,10 @@ use paceline_watch::table::{bytes, duration, table};
 use paceline_watch::{Curves, Timeline, comparison};
 
 use crate::bar::progress;
-use crate::flags::{JobFlags, ThreadsFlag};
-use crate::output::{Ended, Ending, print, print_json, say, say_error};
-use crate::summary::{check_ledger, loss, percent, target};
+use crate::files::{check_apart, check_writable, write};
+use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
+use crate::output::{Ended, Ending, print, print_json, say, say_error, some};
+use crate::summary::{check_ledger, loss, percent, rate, target};
 
 /// Compare strategies on the same simulated cluster
 #[derive(Args)]
@@ -56,6 +57,9 @@ Without a target, time is taken until the training loss first falls to 0.3.";
 
 const TARGET_LOSS: f64 = 0.3;
 
+/// Where the drawing goes unless somebody says otherwise.
+const PLOT: &str = "paceline-compare.svg";
+
 /// One strategy's run.
 struct Run {
     name: String,
@@ -68,6 +72,7 @@ impl Compare {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
         let scenario = self.job.scenario(&self.scenario)?;
         let jobs = self.jobs(recipes, scenario.workers)?;
+        let plot = self.plot()?;
         let samples = jobs.iter().map(|job| job.plan.samples_total).sum();
         let bar = progress(samples, !self.json);
 
@@ -84,7 +89,9 @@ impl Compare {
             print(&rows(&outcomes))?;
         }
         let told = tell_failures(&runs);
-        self.draw(&scenario, &runs)?;
+        if let Some(path) = plot {
+            draw(&path, &scenario, &runs)?;
+        }
         told
     }
 
@@ -127,33 +134,43 @@ impl Compare {
     fn heading(&self, scenario: &Scenario, job: &Prepared) -> String {
         let wanted = job.target.map_or(String::new(), target);
         format!(
-            "{}: {} workers, seed {}; time until {wanted}\n\n",
-            scenario.name, scenario.workers, job.plan.seed
+            "{}: {}, seed {}; time until {wanted}\n\n",
+            scenario.name,
+            some(scenario.workers as usize, "worker"),
+            job.plan.seed
         )
     }
 
-    fn draw(&self, scenario: &Scenario, runs: &[Run]) -> Ended {
-        let default = (!self.json).then(|| PathBuf::from("paceline-compare.svg"));
-        let Some(path) = self.plot.clone().or(default).filter(|_| !self.no_plot) else {
-            return Ok(());
-        };
-        let has_learned = |run: &&Run| run.result.as_ref().is_ok_and(|o| o.diverged.is_none());
-        let drawn: Vec<paceline_watch::Run> = runs
-            .iter()
-            .filter(has_learned)
-            .map(|Run { name, curves, timeline, .. }| paceline_watch::Run {
-                name,
-                curves,
-                timeline,
-            })
-            .collect();
-        let title = format!("{}: {}", scenario.name, scenario.description);
-        std::fs::write(&path, comparison(&title, &drawn)).map_err(|error| {
-            Ending::Failed(format!("cannot write the plot {}: {error}", path.display()))
-        })?;
-        say(&format!("\nPlot: {}", path.display()));
-        Ok(())
+    /// Where the drawing goes; one by default is none if it cannot be written.
+    fn plot(&self) -> Result<Option<PathBuf>, Ending> {
+        let default = (!self.json && !self.no_plot).then(|| PathBuf::from(PLOT));
+        let Some(path) = self.plot.clone().or(default) else { return Ok(None) };
+        let mut read = self.job.files(&self.job.job()?);
+        read.extend(scenario_file(&self.scenario));
+        let what = if self.plot.is_some() { "--plot" } else { "the plot" };
+        check_apart(&read, &[(what, path.clone())])?;
+        match check_writable("plot", &path) {
+            Ok(()) => Ok(Some(path)),
+            Err(sentence) if self.plot.is_some() => Err(Ending::Failed(sentence)),
+            Err(sentence) => {
+                say(&format!("no plot: {sentence}"));
+                Ok(None)
+            }
+        }
     }
+}
+
+fn draw(path: &Path, scenario: &Scenario, runs: &[Run]) -> Ended {
+    let has_learned = |run: &&Run| run.result.as_ref().is_ok_and(|o| o.diverged.is_none());
+    let drawn: Vec<paceline_watch::Run> = runs
+        .iter()
+        .filter(has_learned)
+        .map(|Run { name, curves, timeline, .. }| paceline_watch::Run { name, curves, timeline })
+        .collect();
+    let title = format!("{}: {}", scenario.name, scenario.description);
+    write("plot", path, &comparison(&title, &drawn)).map_err(Ending::Failed)?;
+    say(&format!("\nPlot: {}", path.display()));
+    Ok(())
 }
 
 /// Runs all jobs, at most `threads` at a time; their results do not depend on it.
@@ -245,7 +262,7 @@ fn rows(outcomes: &[&Outcome]) -> String {
             learned(loss(outcome.loss)),
             bytes(outcome.bytes_sent),
             percent(outcome.utilization_mean()),
-            outcome.learning_rate.to_string(),
+            rate(outcome.learning_rate),
             outcome.batch.to_string(),
         ]
     };

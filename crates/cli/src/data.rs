@@ -80,17 +80,26 @@ impl List {
         };
         let built_in = BUILT_IN.iter().map(|(name, what)| row(name, what, "built in".to_owned()));
         let in_files =
-            CATALOG.iter().map(|entry| row(entry.name, entry.summary, place(entry, &root)));
+            CATALOG.iter().map(|entry| row(entry.name, entry.summary, self.place(entry, &root)));
         let rows: Vec<_> = built_in.chain(in_files).collect();
-        print(&table(&["name", "what it is", "where"], &rows, &[]))
+        let missing = CATALOG.iter().filter(|entry| !entry.is_there(&root));
+        let by_hand = missing.filter(|entry| entry.source.is_none()).map(|entry| {
+            format!("\n{}: {}\n", entry.name, entry.by_hand_into(&entry.folder(&root)))
+        });
+        let by_hand: String = by_hand.collect();
+        print(&format!("{}{by_hand}", table(&["name", "what it is", "where"], &rows, &[])))
     }
-}
 
-fn place(entry: &Entry, root: &Path) -> String {
-    if entry.is_there(root) {
-        entry.folder(root).display().to_string()
-    } else {
-        format!("`paceline data get {}`", entry.name)
+    /// Where it is, or what brings it there.
+    fn place(&self, entry: &Entry, root: &Path) -> String {
+        match (&entry.source, &self.dir.dir) {
+            _ if entry.is_there(root) => entry.folder(root).display().to_string(),
+            (None, _) => "by hand, see below".to_owned(),
+            (Some(_), None) => format!("`paceline data get {}`", entry.name),
+            (Some(_), Some(dir)) => {
+                format!("`paceline data get {} --dir {}`", entry.name, dir.display())
+            }
+        }
     }
 }
 
@@ -98,6 +107,10 @@ impl Get {
     fn run(&self) -> Ended {
         let entries: Vec<_> = self.names.iter().map(|name| find(name)).collect::<Result<_, _>>()?;
         let root = self.dir.root()?;
+        if root.exists() && !root.is_dir() {
+            let root = root.display();
+            return Err(Ending::Failed(format!("{root} is a file: name a folder with --dir")));
+        }
         for entry in entries {
             let got = get(entry, &root, &mut |line| say(line)).map_err(Ending::Failed)?;
             if got == Got::WasThere {

@@ -7,6 +7,7 @@ use clap::Args;
 use paceline_job::{Job, scenarios};
 use paceline_sim::Scenario;
 
+use crate::files::Named;
 use crate::output::Ending;
 
 /// Flags override the job file, which overrides the defaults.
@@ -93,6 +94,14 @@ impl JobFlags {
         Ok(job)
     }
 
+    /// The files that the job is read from: its own, and its text.
+    pub fn files(&self, job: &Job) -> Vec<Named> {
+        let text = job.data.strip_prefix("text:");
+        let text = text.or(job.data.ends_with(".txt").then_some(&job.data));
+        let text = text.map(|path| ("the data", PathBuf::from(path)));
+        self.job.clone().map(|path| ("--job", path)).into_iter().chain(text).collect()
+    }
+
     /// The scenario, with as many workers as the flags say.
     pub fn scenario(&self, name_or_path: &str) -> Result<Scenario, Ending> {
         let mut scenario = scenarios::load(name_or_path).map_err(Ending::Usage)?;
@@ -100,6 +109,12 @@ impl JobFlags {
         scenario.check().map_err(Ending::Usage)?;
         Ok(scenario)
     }
+}
+
+/// The scenario's file, if it is not one of those that have a name.
+pub fn scenario_file(name_or_path: &str) -> Option<Named> {
+    let is_named = scenarios::named(name_or_path).is_ok();
+    (!is_named).then(|| ("the scenario", PathBuf::from(name_or_path)))
 }
 
 fn read_job(path: &Path) -> Result<Job, String> {

@@ -7,6 +7,7 @@ mod checkpoint;
 mod compare;
 mod data;
 mod evaluate;
+mod files;
 mod flags;
 mod output;
 mod outputs;

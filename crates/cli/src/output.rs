@@ -1,5 +1,6 @@
 //! What leaves the program: data on stdout, talk on stderr, an exit code.
 
+use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -31,6 +32,7 @@ impl From<Failure> for Ending {
 /// Data, for stdout.
 pub fn print(text: &str) -> Ended {
     let mut stdout = io::stdout().lock();
+    let text = if stdout.is_terminal() { printable(text) } else { text.into() };
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Ending::PipeClosed),
@@ -45,7 +47,22 @@ pub fn print_json(value: &impl Serialize) -> Ended {
 
 /// Talk, for stderr; if nobody can hear it, so be it.
 pub fn say(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", printable(text));
+}
+
+/// Names may hold anything; a terminal must not take them for commands.
+fn printable(text: &str) -> Cow<'_, str> {
+    let is_command = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(is_command) {
+        return text.into();
+    }
+    let shown = |c: char| if is_command(c) { c.escape_default().to_string() } else { c.into() };
+    text.chars().map(shown).collect()
+}
+
+/// "1 worker", "2 workers".
+pub fn some(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// A failure that does not end the command.
@@ -53,7 +70,7 @@ pub fn say_error(sentence: &str) {
     let is_colored =
         io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     let (red, plain) = if is_colored { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-    say(&format!("{red}error:{plain} {sentence}"));
+    let _ = writeln!(io::stderr().lock(), "{red}error:{plain} {}", printable(sentence));
 }
 
 pub fn exit_code(ended: Ended) -> ExitCode {

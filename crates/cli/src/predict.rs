@@ -1,7 +1,9 @@
 //! `paceline predict`: what a trained model says of pictures, of the test set, or after a text.
 
-use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 use paceline_data::{ImageForm, Picture, class_name, picture};
@@ -27,31 +29,31 @@ pub struct Predict {
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Only so many of the first pictures of each IDX file
-    #[arg(long, value_name = "N", requires = "files")]
-    first: Option<usize>,
+    #[arg(long, value_name = "N", conflicts_with_all = ["test", "text"])]
+    first: Option<NonZero<usize>>,
     /// Turn black on white into white on black, as MNIST and its kin are
-    #[arg(long, requires = "files")]
+    #[arg(long, conflicts_with_all = ["test", "text"])]
     invert: bool,
     /// Classify so many of the first samples of the test set, with the right answers beside
     #[arg(long, value_name = "N")]
-    test: Option<u64>,
+    test: Option<NonZero<u64>>,
     /// How many of the likeliest classes to tell
-    #[arg(long, value_name = "K", default_value_t = 3, conflicts_with = "text")]
-    top: usize,
+    #[arg(long, value_name = "K", default_value = "3", conflicts_with = "text")]
+    top: NonZero<usize>,
     /// Go on with this text, where one was learned
     #[arg(long, value_name = "PROMPT")]
     text: Option<String>,
     /// For so many characters
-    #[arg(long, value_name = "N", default_value_t = 200, requires = "text")]
+    #[arg(long, value_name = "N", default_value_t = 200, conflicts_with_all = ["files", "test"])]
     length: usize,
     /// How freely: 0 always takes the likeliest character, 1 as the model has it
-    #[arg(long, value_name = "T", default_value_t = 0.8, requires = "text")]
+    #[arg(long, value_name = "T", default_value_t = 0.8, conflicts_with_all = ["files", "test"])]
     temperature: f64,
     /// What the choice of characters follows from
-    #[arg(long, value_name = "S", default_value_t = 1, requires = "text")]
+    #[arg(long, value_name = "S", default_value_t = 1, conflicts_with_all = ["files", "test"])]
     seed: u64,
     /// Where data sets lie [default: as when it was learned]
-    #[arg(long, value_name = "DIR", requires = "test")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["files", "text"])]
     data_dir: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
@@ -99,10 +101,16 @@ struct Written<'a> {
 
 impl Predict {
     pub fn run(&self) -> Ended {
+        if self.first.is_some() && self.files.iter().all(|path| is_one_picture(path)) {
+            return Err(Ending::Usage(format!(
+                "--first is for IDX files, which hold many pictures: {} is one, leave --first away",
+                self.files[0].display()
+            )));
+        }
         let weights = weights(&self.checkpoint)?;
         match (&self.text, self.test) {
             (Some(prompt), _) => self.go_on(&weights, prompt),
-            (None, Some(samples)) => self.classify_test_set(&weights, samples),
+            (None, Some(samples)) => self.classify_test_set(&weights, samples.get()),
             (None, None) => self.classify_files(&weights),
         }
     }
@@ -111,7 +119,8 @@ impl Predict {
         let (form, model) = weights.image_model().map_err(Ending::Usage)?;
         let (mut names, mut rows) = (vec![], vec![]);
         for path in &self.files {
-            let pictures = picture::read(path, self.first).map_err(Ending::Failed)?;
+            let pictures =
+                picture::read(path, self.first.map(NonZero::get)).map_err(Ending::Failed)?;
             let path = path.display().to_string();
             pictures.iter().take(1).for_each(|picture| tell_resized(&path, picture, &form));
             for (index, picture) in pictures.iter().enumerate() {
@@ -177,7 +186,7 @@ impl Predict {
             name: name(guesses[0].class),
             label,
             label_name: label.map(name),
-            top: guesses.iter().take(self.top).map(likely).collect(),
+            top: guesses.iter().take(self.top.get()).map(likely).collect(),
         }
     }
 
@@ -210,6 +219,13 @@ impl Predict {
             false => print(&format!("{prompt}{written}\n")),
         }
     }
+}
+
+/// Whether it begins as PNG, PGM and PPM do.
+fn is_one_picture(path: &Path) -> bool {
+    let mut magic = [0; 2];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && matches!(&magic, b"\x89P" | b"P5" | b"P6")
 }
 
 /// Says so when a picture is not of the size that was learned.

@@ -1,5 +1,7 @@
 //! `paceline report`: a recorded journal as a page.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -9,8 +11,9 @@ use paceline_runtime::{Line, Reader, Record};
 use paceline_watch::table::count;
 use paceline_watch::{Facts, Report as Page};
 
+use crate::files::{check_apart, check_writable, write};
 use crate::output::{Ended, Ending, say};
-use crate::outputs::{REPORT, check_writable, write_report};
+use crate::outputs::REPORT;
 use crate::summary::{journal_numbers, named};
 
 /// Draw a recorded journal as a page
@@ -33,11 +36,21 @@ A journal that breaks off, as that of a run that was killed, is drawn as far as 
 
 impl Report {
     pub fn run(&self) -> Ended {
-        check_writable(&self.out).map_err(Ending::Failed)?;
+        let read = [("the journal", self.journal.clone())];
+        check_apart(&read, &[("--out", self.out.clone())])?;
+        check_writable("report", &self.out).map_err(Ending::Failed)?;
         let (mut account, mut page) = (Account::default(), Page::default());
         let mut facts = Facts::default();
-        for line in journal_file::read(&self.journal) {
+        for (before, line) in journal_file::read(&self.journal).enumerate() {
             match line {
+                Ok(Line { record: Record::Began { .. }, .. }) if before > 0 => {
+                    facts.remarks.push(format!(
+                        "Another journal begins at {}, line {}: only the first is drawn.",
+                        self.journal.display(),
+                        before + 1
+                    ));
+                    break;
+                }
                 Ok(line) => {
                     facts.about.extend(told_by(&line));
                     account.read(&line);
@@ -45,6 +58,9 @@ impl Report {
                 }
                 // Without even a beginning there is nothing to draw.
                 Err(sentence) if facts.about.is_empty() => return Err(Ending::Failed(sentence)),
+                Err(sentence) if self.has_more_lines_than(before + 1) => facts
+                    .remarks
+                    .push(format!("The journal is drawn up to a line that is broken: {sentence}.")),
                 Err(sentence) => {
                     facts.remarks.push(format!("The journal breaks off at {sentence}."))
                 }
@@ -66,9 +82,16 @@ impl Report {
         facts.about.push(("workers".to_owned(), account.workers.len().to_string()));
         facts.figures = named(journal_numbers(&account, &page));
         facts.waited_for = account.waited_for;
-        write_report(&self.out, &page, &facts).map_err(Ending::Failed)?;
+        write("report", &self.out, &page.html(&facts)).map_err(Ending::Failed)?;
         say(&format!("Report: {}", self.out.display()));
         Ok(())
+    }
+}
+
+impl Report {
+    fn has_more_lines_than(&self, count: usize) -> bool {
+        let Ok(file) = File::open(&self.journal) else { return false };
+        BufReader::new(file).split(b'\n').nth(count).is_some()
     }
 }
 

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::ProgressBar;
 use paceline_job::{Recipe, scenarios};
-use paceline_reproduce::perform::Setting;
+use paceline_reproduce::experiment::repeated;
+use paceline_reproduce::perform::{Planned, Setting, plan};
 use paceline_reproduce::report::Told;
 use paceline_reproduce::runs::Runs;
+use paceline_reproduce::store::Known;
 use paceline_reproduce::{Experiment, Finding, Limits, Progress, Store, experiments, perform};
 use paceline_sim::scenario::Pace;
 use paceline_watch::table::{count, duration};
@@ -17,7 +19,7 @@ use serde::Serialize;
 
 use crate::bar::runs_bar;
 use crate::flags::ThreadsFlag;
-use crate::output::{Ended, Ending, print, print_json, say, say_error};
+use crate::output::{Ended, Ending, print, print_json, say, say_error, some};
 
 /// Check the claims of the papers that Paceline is built on
 #[derive(Args)]
@@ -82,6 +84,16 @@ struct Found {
     rule: String,
 }
 
+/// A run that would be made, for programs.
+#[derive(Serialize)]
+struct Wanted<'a> {
+    experiment: &'a str,
+    size: &'a str,
+    run: String,
+    seed: u64,
+    known: bool,
+}
+
 impl Found {
     fn of(experiment: &str, finding: &Finding) -> Found {
         Found {
@@ -99,6 +111,9 @@ impl Found {
 impl Reproduce {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
         let experiments = self.load()?;
+        if let Some(seed) = repeated(&self.seeds) {
+            return Err(Ending::Usage(format!("--seeds: {seed} is there twice, give each once")));
+        }
         let limits = Limits { only: self.only.clone(), seeds: self.seeds.clone() };
         // Whatever is wrong with the last experiment is told before the first one runs.
         let runs =
@@ -112,16 +127,11 @@ impl Reproduce {
             )));
         }
         let pace = self.calibrated.as_deref().map(pace).transpose()?;
+        if self.dry_run {
+            return self.tell_plans(&experiments, &planned, pace.as_ref());
+        }
         let (mut found, mut failures) = (Vec::new(), 0);
         for ((asked, experiment), runs) in experiments.iter().zip(&planned) {
-            if self.dry_run {
-                let (name, size) = (&experiment.name, self.size());
-                print(&format!("{name}, {size}: {} runs\n", runs.count()))?;
-                for run in runs.names() {
-                    print(&format!("  {run}\n"))?;
-                }
-                continue;
-            }
             let seeds = limits.seeds(experiment.size(self.size()).map_err(Ending::Usage)?);
             let told =
                 self.reproduce((asked, experiment), runs, &seeds, (recipes, pace.clone()))?;
@@ -132,13 +142,51 @@ impl Reproduce {
             let of = |finding: &Finding| Found::of(&experiment.name, finding);
             found.extend(told.findings.iter().map(of));
         }
-        if self.json && !self.dry_run {
+        if self.json {
             print_json(&found)?;
         }
         match failures {
             0 => Ok(()),
+            1 => Err(Ending::Failed("a run failed; see above".into())),
             n => Err(Ending::Failed(format!("{n} runs failed; see above"))),
         }
+    }
+
+    /// Says what would be run.
+    fn tell_plans(
+        &self,
+        experiments: &[(&str, Experiment)],
+        runs: &[Runs],
+        pace: Option<&Pace>,
+    ) -> Ended {
+        let mut all = vec![];
+        for ((asked, experiment), runs) in experiments.iter().zip(runs) {
+            let known = match self.fresh {
+                true => Known::default(),
+                false => Known::read(&self.results(asked)).map_err(Ending::Failed)?,
+            };
+            let plan = plan(runs, pace, &known);
+            if !self.json {
+                print(&told_plan(&format!("{}, {}", experiment.name, self.size()), &plan))?;
+            }
+            all.extend(plan.into_iter().map(|Planned { run, is_known }| Wanted {
+                experiment: &experiment.name,
+                size: self.size(),
+                run: run.name,
+                seed: run.job.seed,
+                known: is_known,
+            }));
+        }
+        if self.json { print_json(&all) } else { Ok(()) }
+    }
+
+    /// Where results are kept. An own file's bear its own name: a changed copy does not sweep away
+    /// those of the experiment it was copied from. Other costs make other results: they have a
+    /// place of their own.
+    fn results(&self, asked: &str) -> PathBuf {
+        let name = Path::new(asked).file_stem().unwrap_or_default().to_string_lossy();
+        let place = if self.calibrated.is_some() { "-calibrated" } else { "" };
+        self.folder.join(format!("{name}-{}{place}.jsonl", self.size()))
     }
 
     /// Runs an experiment and writes its page and figures.
@@ -149,18 +197,13 @@ impl Reproduce {
         seeds: &'a [u64],
         (recipes, pace): (&[Recipe], Option<Pace>),
     ) -> Result<Told<'a>, Ending> {
-        // An own file's results bear its own name: a changed copy does not sweep away the results of
-        // the experiment it was copied from.
-        let name = Path::new(asked).file_stem().unwrap_or_default().to_string_lossy();
         let size = self.size();
         let calibrated = match &self.calibrated {
             Some(path) => format!(" --calibrated {}", path.display()),
             None => String::new(),
         };
         let command = format!("paceline reproduce {asked}{}{calibrated}", self.size_flag());
-        // Other costs make other results: they have a place of their own.
-        let place = if calibrated.is_empty() { "" } else { "-calibrated" };
-        let results = self.folder.join(format!("{name}-{size}{place}.jsonl"));
+        let results = self.results(asked);
         let mut store = Store::open(&results).map_err(Ending::Failed)?;
         say(&format!("{}: {}", experiment.name, experiment.title));
         let watch = Watch::new(!self.json);
@@ -186,8 +229,9 @@ impl Reproduce {
         let page = results.with_extension("html");
         write(&page, &told.html(&command).map_err(Ending::Usage)?)?;
         for (i, figure) in told.figures().map_err(Ending::Usage)?.iter().enumerate() {
-            let file = format!("{name}-{size}{place}-{}.svg", i + 1);
-            write(&self.folder.join(file), &figure.svg())?;
+            let name = results.file_stem().unwrap_or_default().to_string_lossy();
+            let file = self.folder.join(format!("{name}-{}.svg", i + 1));
+            write(&file, &figure.svg())?;
         }
         say(&format!(
             "{} shows the figures, {} holds every run\n",
@@ -223,9 +267,32 @@ impl Reproduce {
                 name => names.push(name),
             }
         }
+        for (i, name) in names.iter().enumerate() {
+            let results = self.results(name);
+            if let Some(other) = names[..i].iter().find(|other| self.results(other) == results) {
+                let results = results.display();
+                return Err(Ending::Usage(format!(
+                    "the results of {other} and {name} would both go to {results}: run them one by one, with a --folder for each"
+                )));
+            }
+        }
         let load = |name| Ok((name, experiments::load(name).map_err(Ending::Usage)?));
         names.into_iter().map(load).collect()
     }
+}
+
+/// How many runs there are, and a line for each name.
+fn told_plan(heading: &str, plan: &[Planned]) -> String {
+    let known = |plan: &[Planned]| match plan.iter().filter(|planned| planned.is_known).count() {
+        0 => String::new(),
+        known => format!(", {known} known already"),
+    };
+    let mut text = format!("{heading}: {}{}\n", some(plan.len(), "run"), known(plan));
+    for alike in plan.chunk_by(|a, b| a.run.name == b.run.name) {
+        let (name, seeds) = (&alike[0].run.name, some(alike.len(), "seed"));
+        text += &format!("  {name}: {seeds}{}\n", known(alike));
+    }
+    text
 }
 
 fn write(path: &Path, text: &str) -> Ended {

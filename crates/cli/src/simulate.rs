@@ -7,7 +7,7 @@ use paceline_job::{Recipe, simulate};
 
 use crate::audience::Audience;
 use crate::bar::Bar;
-use crate::flags::{JobFlags, ThreadsFlag};
+use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
 use crate::output::{Ended, Ending};
 use crate::outputs::OutputFlags;
 use crate::summary::{Told, tell};
@@ -51,9 +51,10 @@ impl Simulate {
         let job = self.job.job_with(self.strategy.as_deref())?;
         let prepared = job.check(recipes, scenario.workers, None).map_err(Ending::Usage)?;
         let bar = Bar::new(prepared.plan.samples_total, "virtual", !self.json);
-        let journal = self.journal.as_deref();
-        let outputs = self.outputs.open(&prepared.name, false, journal)?;
-        let mut audience = Audience::new(bar, journal, outputs)?;
+        let mut read = self.job.files(&job);
+        read.extend(scenario_file(&self.scenario));
+        let outputs = self.outputs.check(&prepared.name, false, self.journal.as_deref(), &read)?;
+        let mut audience = Audience::new(bar, outputs);
 
         let threads = self.threads.count();
         let simulated = simulate(&prepared, &scenario, threads, vec![&mut audience]);

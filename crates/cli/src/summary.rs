@@ -6,11 +6,11 @@ use std::fmt::Write;
 use paceline_job::account::Account;
 use paceline_job::{Failure, Job, Outcome, Prepared, Target};
 use paceline_runtime::WorkerId;
-use paceline_watch::table::{bytes, count, duration};
+use paceline_watch::table::{bytes, count, duration, number};
 use paceline_watch::{Facts, Report, Timeline};
 
 use crate::audience::Audience;
-use crate::output::{Ended, Ending, print, print_json, say, say_error};
+use crate::output::{Ended, Ending, print, print_json, say, say_error, some};
 
 /// More workers than these are summed up, not listed.
 const WORKERS_LISTED_MAX: usize = 16;
@@ -84,7 +84,8 @@ fn summary(told: &Told, outcome: &Outcome, audience: &Audience) -> String {
 
 fn facts(told: &Told, ended: &Result<Outcome, Failure>, audience: &Audience) -> Facts {
     let Told { job, prepared, place, .. } = told;
-    let command: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = std::env::args_os().skip(1);
+    let command: Vec<_> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
     let about = [
         ("strategy", prepared.name.clone()),
         ("model", format!("{}, {} params", job.model, count(prepared.plan.initial.len() as u64))),
@@ -92,7 +93,7 @@ fn facts(told: &Told, ended: &Result<Outcome, Failure>, audience: &Audience) -> 
         ("cluster", (*place).to_owned()),
         ("workers", prepared.workers.to_string()),
         ("batch", format!("{} a worker", prepared.batch)),
-        ("learning rate", prepared.plan.schedule.base.to_string()),
+        ("learning rate", rate(prepared.plan.schedule.base)),
         ("seed", prepared.plan.seed.to_string()),
         ("command", format!("paceline {}", command.join(" "))),
     ];
@@ -133,17 +134,23 @@ pub fn loss(loss: f64) -> String {
     if loss.is_finite() { format!("{loss:.4}") } else { "-".into() }
 }
 
+/// A learning rate with the digits it was given with.
+pub fn rate(rate: f32) -> String {
+    rate.to_string().parse().map_or_else(|_| rate.to_string(), number)
+}
+
 pub fn target(target: Target) -> String {
     match target {
-        Target::Loss(loss) => format!("loss {loss}"),
+        Target::Loss(loss) => format!("loss {}", number(loss)),
         Target::Accuracy(accuracy) => format!("accuracy {}", percent(accuracy)),
     }
 }
 
 fn heading(outcome: &Outcome, place: &str) -> String {
-    let Outcome { strategy, workers, batch, learning_rate, seed, .. } = outcome;
+    let Outcome { strategy, batch, seed, .. } = outcome;
+    let (workers, rate) = (some(outcome.workers as usize, "worker"), rate(outcome.learning_rate));
     format!(
-        "{strategy} on {place}: {workers} workers, batch {batch}, learning rate {learning_rate}, seed {seed}\n\n"
+        "{strategy} on {place}: {workers}, batch {batch}, learning rate {rate}, seed {seed}\n\n"
     )
 }
 

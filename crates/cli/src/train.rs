@@ -69,8 +69,9 @@ impl Train {
         let saving = saving(&job, from)?;
         let bar = Bar::new(prepared.plan.samples_total, "", !self.json);
         let journal = self.journal.as_deref();
-        let outputs = self.outputs.open(&prepared.name, !self.json, journal)?;
-        let mut audience = Audience::new(bar, journal, outputs)?;
+        let read = self.job.files(&job);
+        let outputs = self.outputs.check(&prepared.name, !self.json, journal, &read)?;
+        let mut audience = Audience::new(bar, outputs);
         let stop = stop_on_signal()?;
 
         let setting = ThreadSetting { speeds, pace: None };

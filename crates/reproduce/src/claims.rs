@@ -11,8 +11,8 @@ use crate::experiment::{Claim, Experiment, Show, belongs};
 use crate::result::Results;
 use crate::summary::{Summary, mean};
 
-use expressions::{Trouble, bare, engine, scope, truth, value};
-pub use expressions::{check_expression, evaluate};
+pub use expressions::{Checker, evaluate};
+use expressions::{Trouble, engine, scope, truth, value};
 
 /// What came of a claim.
 #[derive(Clone, Debug)]
@@ -60,18 +60,14 @@ pub fn decide(
 }
 
 /// Whether the claim's expressions can be evaluated, as far as that is to be known before any run.
-pub(crate) fn check(claim: &Claim) -> Result<(), String> {
+pub(crate) fn check(claim: &Claim, checker: &Checker) -> Result<(), String> {
     let told = |sentence| format!("claim \"{}\": {sentence}", claim.name);
-    expressions(claim).iter().try_for_each(|ours| check_expression(ours)).map_err(told)?;
+    expressions(claim).iter().try_for_each(|ours| checker.check_value(ours)).map_err(told)?;
     let over_seeds = SUMMARY.map(|name| (name, 1.0));
     let rules = [(&claim.item, &[("x", 1.0)][..]), (&claim.in_part, &over_seeds)];
     let rules = rules.into_iter().filter_map(|(rule, known)| Some((rule.as_ref()?, known)));
-    for (rule, known) in rules.chain([(&claim.holds, &over_seeds[..])]) {
-        if let Err(Trouble::Wrong(sentence)) = truth(&bare(), rule, &mut scope(known)) {
-            return Err(told(sentence));
-        }
-    }
-    Ok(())
+    let mut rules = rules.chain([(&claim.holds, &over_seeds[..])]);
+    rules.try_for_each(|(rule, known)| checker.check_truth(rule, known)).map_err(told)
 }
 
 /// The claim's expression, once for each of its `each`.
@@ -165,8 +161,9 @@ fn measure(claim: &Claim, seed: u64, results: &Arc<Results>) -> Result<Vec<f64>,
 impl Show {
     fn write(self, summary: &Summary) -> String {
         let one = |x: f64| match self {
-            _ if x.is_nan() => "neither".to_owned(),
+            _ if x.is_nan() => "unknown".to_owned(),
             _ if x.is_infinite() => "infinite".to_owned(),
+            Show::Number if x.abs() >= 1e15 => format!("{x:.2e}"),
             Show::Number if x.abs() >= 100.0 => format!("{x:.0}"),
             Show::Number if x.abs() < 0.1 && x != 0.0 => format!("{x:.4}"),
             Show::Number => format!("{x:.2}"),
@@ -175,7 +172,7 @@ impl Show {
             Show::Points => format!("{:+.2}", 100.0 * x),
         };
         let Summary { mean, low, high, .. } = *summary;
-        if low == high {
+        if low == high || mean.is_nan() {
             one(mean)
         } else {
             format!("{} ({} to {})", one(mean), one(low), one(high))

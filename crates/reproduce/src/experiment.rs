@@ -6,6 +6,9 @@ use paceline_job::recipes::unknown;
 use serde::Deserialize;
 use toml::Table;
 
+use crate::claims::{self, Checker};
+use crate::figures;
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
@@ -208,6 +211,9 @@ impl Experiment {
             if size.seeds.is_empty() {
                 return Err(format!("size.{name}: give at least one seed"));
             }
+            if let Some(seed) = repeated(&size.seeds) {
+                return Err(format!("size.{name}: the seed {seed} is there twice, give each once"));
+            }
             let known = || self.recipes.keys().chain(self.clusters.keys()).map(String::as_str);
             for left_out in size.without.iter().chain(size.clusters.keys()) {
                 if !known().any(|known| known == left_out) {
@@ -221,9 +227,34 @@ impl Experiment {
         for size in sizes.chain(self.figures.iter().flat_map(|figure| &figure.sizes)) {
             self.size(size)?;
         }
-        self.claims.iter().try_for_each(crate::claims::check)?;
-        self.figures.iter().try_for_each(crate::figures::check)
+        let checker = Checker::new(self.run_names());
+        self.claims.iter().try_for_each(|claim| claims::check(claim, &checker))?;
+        self.figures.iter().try_for_each(|figure| figures::check(figure, &checker))
     }
+
+    /// What runs can be called, whatever the size leaves out.
+    fn run_names(&self) -> impl Iterator<Item = String> {
+        self.runs.iter().flat_map(|group| {
+            let grids = self.sizes.values().flat_map(|size| &size.rates);
+            let grids = grids.filter(|_| group.best.is_some()).chain(&group.rates);
+            let mut endings: Vec<String> = grids.map(|rate| format!("/{rate}")).collect();
+            if group.best.is_some() || endings.is_empty() {
+                endings.push(String::new());
+            }
+            let clusters = group.clusters.iter().chain(&group.tuned_on);
+            let of = move |cluster: &String| -> Vec<String> {
+                let of = |recipe| endings.iter().map(move |end| format!("{recipe}{end}@{cluster}"));
+                group.recipes.iter().flat_map(of).collect()
+            };
+            clusters.flat_map(of)
+        })
+    }
+}
+
+/// A seed that is there more than once.
+pub fn repeated(seeds: &[u64]) -> Option<u64> {
+    let is_repeated = |(i, seed): &(usize, &u64)| seeds[..*i].contains(seed);
+    seeds.iter().enumerate().find(is_repeated).map(|(_, seed)| *seed)
 }
 
 /// Whether something that names its sizes belongs to this one.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline_watch::figure::{Bar, Drawing, Figure as Drawn, Line, Scale, Spot};
 
-use crate::claims::{check_expression, evaluate};
+use crate::claims::{Checker, evaluate};
 use crate::experiment::{Experiment, Figure, Kind, belongs};
 use crate::result::{Results, RunResult};
 use crate::summary::Summary;
@@ -40,11 +40,36 @@ fn x(figure: &Figure) -> Scale {
 }
 
 /// Whether a figure can be drawn at all.
-pub(crate) fn check(figure: &Figure) -> Result<(), String> {
+pub(crate) fn check(figure: &Figure, checker: &Checker) -> Result<(), String> {
     let told = |sentence: String| format!("figure \"{}\": {sentence}", figure.title);
     match figure.kind {
-        Kind::Curves => column(figure).map(drop).map_err(told),
-        Kind::Bars | Kind::Points => check_expression(&figure.y.replace('$', "run")).map_err(told),
+        Kind::Curves => {
+            column(figure).map_err(told)?;
+            let missing = figure.runs.iter().find(|run| !checker.knows(run));
+            missing.map_or(Ok(()), |run| Err(told(checker.no_run(run))))
+        }
+        Kind::Bars | Kind::Points => check_halves(figure, checker).map_err(told),
+    }
+}
+
+/// Not every series need be run on every group; each on one of them must be.
+fn check_halves(figure: &Figure, checker: &Checker) -> Result<(), String> {
+    let Figure { series, groups, .. } = figure;
+    let (mut series_seen, mut groups_seen) = (vec![false; series.len()], vec![false; groups.len()]);
+    for (i, series) in series.iter().enumerate() {
+        for (k, group) in groups.iter().enumerate() {
+            let is_there = checker.value(&expression(figure, series, group))?;
+            series_seen[i] |= is_there;
+            groups_seen[k] |= is_there;
+        }
+    }
+    let unseen = |names: &[String], seen: &[bool]| {
+        names.iter().zip(seen).find(|(_, seen)| !**seen).map(|(name, _)| name.clone())
+    };
+    match (unseen(series, &series_seen), unseen(groups, &groups_seen)) {
+        (Some(name), _) => Err(format!("no run is there of `{name}`, one of its series")),
+        (None, Some(name)) => Err(format!("no run is there of `{name}`, one of its groups")),
+        (None, None) => Ok(()),
     }
 }
 
@@ -123,6 +148,11 @@ fn points(figure: &Figure, seeds: &[u64], results: &Arc<Results>) -> Result<Draw
 }
 
 /// `$` stands for the run, `$series` and `$group` for its halves.
+fn expression(figure: &Figure, series: &str, group: &str) -> String {
+    let halves = figure.y.replace("$series", series).replace("$group", group);
+    halves.replace('$', &format!("{series}@{group}"))
+}
+
 fn value(
     figure: &Figure,
     series: &str,
@@ -130,11 +160,7 @@ fn value(
     seeds: &[u64],
     results: &Arc<Results>,
 ) -> Result<Option<Spot>, String> {
-    let expression = figure
-        .y
-        .replace("$series", series)
-        .replace("$group", group)
-        .replace('$', &format!("{series}@{group}"));
+    let expression = expression(figure, series, group);
     let values = seeds.iter().map(|seed| evaluate(&expression, *seed, results));
     let values: Vec<f64> = values.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
     Ok((!values.is_empty()).then(|| spot(0.0, &values)))

@@ -14,7 +14,7 @@ use paceline_sim::scenario::Pace;
 use crate::experiment::Best;
 use crate::result::{Kept, Results, RunResult};
 use crate::runs::{Run, Runs, SEED_TUNING, Tuning};
-use crate::store::Store;
+use crate::store::{Known, Store};
 
 /// Whoever watches: told how much is ahead, and what has been done.
 pub trait Progress: Sync {
@@ -45,7 +45,7 @@ pub fn perform(runs: &Runs, setting: &Setting, store: &mut Store) -> Result<Resu
         runs.tunings.iter().flat_map(|tuning| tuning.candidates.clone()).collect();
     let mut results = Results::default();
     let mut work = Work { setting, tasks: &tasks, store, failures: vec![] };
-    let tuned = runs.tunings.iter().flat_map(|tuning| work.then(tuning));
+    let tuned = runs.tunings.iter().flat_map(|tuning| then(tuning, |run| work.known(run)));
     let later: Vec<Run> = runs.plain.iter().cloned().chain(tuned).collect();
     // What is wrong with the last run is told before the first one runs.
     for run in candidates.iter().chain(&later) {
@@ -66,6 +66,28 @@ pub fn perform(runs: &Runs, setting: &Setting, store: &mut Store) -> Result<Resu
     }
     results.failures = work.failures;
     Ok(results)
+}
+
+/// A run that is asked for, and whether it need not be run again.
+pub struct Planned {
+    pub run: Run,
+    pub is_known: bool,
+}
+
+/// All runs, those for finding rates first.
+pub fn plan(runs: &Runs, pace: Option<&Pace>, known: &Known) -> Vec<Planned> {
+    let runs = paced(runs, pace);
+    let candidates = runs.tunings.iter().flat_map(|tuning| tuning.candidates.clone());
+    let then = runs.tunings.iter().flat_map(|tuning| then(tuning, |run| known.get(run)));
+    let all = candidates.chain(runs.plain.iter().cloned()).chain(then);
+    all.map(|run| Planned { is_known: known.get(&run).is_some(), run }).collect()
+}
+
+/// What follows a tuning; with its rate, if that is known already.
+fn then<'a>(tuning: &Tuning, known: impl Fn(&Run) -> Option<&'a RunResult>) -> Vec<Run> {
+    let candidates = tuning.candidates.iter().map(|run| known(run).cloned());
+    let known: Option<Vec<RunResult>> = candidates.collect();
+    known.map_or_else(|| tuning.then.clone(), |known| with_best_rate(tuning, &known).0)
 }
 
 /// The runs that take the best rate, and what is to be said of it.
@@ -131,8 +153,14 @@ struct Tasks(Mutex<BTreeMap<String, Task>>);
 impl Tasks {
     fn of(&self, job: &Job) -> Result<Task, String> {
         let name = format!(
-            "{} {} {:?} {:?} {:?}",
-            job.model, job.data, job.samples, job.data_dir, job.kernels
+            "{} {} {:?} {:?} {:?} {}",
+            // Some data are made up or changed by chance.
+            job.model,
+            job.data,
+            job.samples,
+            job.data_dir,
+            job.kernels,
+            job.seed
         );
         let mut tasks = self.0.lock().expect("nobody panics here");
         if let Some(task) = tasks.get(&name) {
@@ -184,14 +212,7 @@ type Alike = Vec<Ready>;
 
 impl Work<'_> {
     fn known(&self, run: &Run) -> Option<&RunResult> {
-        self.store.get(&run.name, &run.key()).filter(|_| !self.setting.fresh)
-    }
-
-    /// What follows a tuning; with its rate, if that is known already.
-    fn then(&self, tuning: &Tuning) -> Vec<Run> {
-        let candidates = tuning.candidates.iter().map(|run| self.known(run).cloned());
-        let known: Option<Vec<RunResult>> = candidates.collect();
-        known.map_or_else(|| tuning.then.clone(), |known| with_best_rate(tuning, &known).0)
+        self.store.known().get(run).filter(|_| !self.setting.fresh)
     }
 
     /// At most; a guess where the task is not known yet.
@@ -359,5 +380,25 @@ impl Reader for Counted<'_> {
             self.samples += samples;
             self.progress.computed(*samples);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_seed_has_data_of_its_own_where_they_come_from_chance() {
+        let tasks = Tasks::default();
+        let first = |seed| {
+            let job = Job { data: "blobs".into(), model: "softmax".into(), seed, ..Job::default() };
+            let train = tasks.of(&job).expect("it is sound").train;
+            let mut row = vec![0.0; train.features()];
+            train.read(0, 0, &mut row);
+            row
+        };
+
+        assert_eq!(first(1), first(1));
+        assert_ne!(first(1), first(2));
     }
 }

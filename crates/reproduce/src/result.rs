@@ -110,6 +110,32 @@ fn short(x: f64) -> f64 {
 }
 
 impl RunResult {
+    /// What stands for any result of a run while rules are checked.
+    pub(crate) fn made_up(run: String) -> RunResult {
+        RunResult {
+            run,
+            seed: 0,
+            key: String::new(),
+            commit: String::new(),
+            command: String::new(),
+            retimed: false,
+            rate: 1.0,
+            seconds: 1.0,
+            to_target: Some(1.0),
+            loss: 1.0,
+            accuracy: 1.0,
+            bytes: 1,
+            rounds: 1,
+            epochs: 1.0,
+            period: None,
+            busy: 1.0,
+            busy_least: 1.0,
+            staleness: 1,
+            diverged: None,
+            curves: BTreeMap::new(),
+        }
+    }
+
     pub fn new(
         run: &crate::Run,
         outcome: &Outcome,
@@ -181,6 +207,13 @@ impl RunResult {
         }
     }
 
+    /// A curve's value there. Before the first point, and of a run that came apart, the worst there is.
+    pub fn value_at(&self, curve: &str, column: usize, x: f64) -> f64 {
+        let worst = if curve == "accuracy" { 0.0 } else { f64::INFINITY };
+        let point = self.at(curve, column, x).filter(|_| self.diverged.is_none());
+        point.map_or(worst, |point| point[2])
+    }
+
     /// How many epochs it took to the target.
     fn target_epochs(&self) -> Option<f64> {
         Some(self.at("loss", 0, self.to_target?)?[1])
@@ -216,6 +249,10 @@ impl Results {
     /// All seeds of a run.
     pub fn seeds(&self, run: &str) -> impl Iterator<Item = &RunResult> {
         self.runs.get(run).into_iter().flat_map(|seeds| seeds.values())
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.runs.keys().map(String::as_str)
     }
 
     pub fn all(&self) -> impl Iterator<Item = &RunResult> {

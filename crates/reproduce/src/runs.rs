@@ -73,16 +73,6 @@ impl Runs {
         self.plain.len() + tuned
     }
 
-    /// The names of all, each once, those for finding rates first.
-    pub fn names(&self) -> Vec<&str> {
-        let candidates = self.tunings.iter().flat_map(|tuning| &tuning.candidates);
-        let then = self.tunings.iter().flat_map(|tuning| &tuning.then);
-        let mut names: Vec<&str> =
-            candidates.chain(&self.plain).chain(then).map(|run| run.name.as_str()).collect();
-        names.dedup();
-        names
-    }
-
     pub fn of(experiment: &Experiment, size_name: &str, limits: &Limits) -> Result<Runs, String> {
         let size = experiment.size(size_name)?;
         let mut runs = Runs::default();
@@ -357,6 +347,11 @@ mod tests {
                 "there is no recipe `sgd`; did you mean `ssgd`?",
             ),
             ("seeds = [1, 2]", "seeds = []", "size.quick: give at least one seed"),
+            (
+                "seeds = [1, 2]",
+                "seeds = [1, 2, 1]",
+                "size.quick: the seed 1 is there twice, give each once",
+            ),
             ("best = \"time\"", "bset = \"time\"", "unknown field `bset`"),
         ] {
             let error = Experiment::from_toml("small", &SMALL.replace(right, wrong)).unwrap_err();

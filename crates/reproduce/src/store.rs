@@ -2,16 +2,58 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use crate::result::RunResult;
+use crate::runs::Run;
 
 pub struct Store {
     path: PathBuf,
     /// Locked for as long as the runs last; the system lets go of a killed one's.
     file: File,
-    known: BTreeMap<(String, String), RunResult>,
+    known: Known,
+}
+
+/// Results by run and key.
+#[derive(Default)]
+pub struct Known(BTreeMap<(String, String), RunResult>);
+
+impl Known {
+    /// What is in a file of results; nothing, if it is not there yet.
+    pub fn read(path: &Path) -> Result<Known, String> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Known::of(path, &text).map(|(known, _)| known),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Known::default()),
+            Err(error) => Err(format!("cannot read {}: {error}", path.display())),
+        }
+    }
+
+    /// What is in the text, and up to where it is whole: a last line that was cut off is left out.
+    fn of(path: &Path, text: &str) -> Result<(Known, usize), String> {
+        let mut known = BTreeMap::new();
+        let mut whole = 0;
+        for (i, line) in text.split_inclusive('\n').enumerate() {
+            let is_last = whole + line.len() == text.len();
+            match serde_json::from_str::<RunResult>(line) {
+                Ok(result) => drop(known.insert((result.run.clone(), result.key.clone()), result)),
+                Err(_) if line.trim().is_empty() => {}
+                Err(_) if is_last => break,
+                Err(error) => {
+                    let (path, line) = (path.display(), i + 1);
+                    return Err(format!(
+                        "{path}, line {line}: this is no result ({error}); move the file away to begin anew"
+                    ));
+                }
+            }
+            whole += line.len();
+        }
+        Ok((Known(known), whole))
+    }
+
+    pub fn get(&self, run: &Run) -> Option<&RunResult> {
+        self.0.get(&(run.name.clone(), run.key()))
+    }
 }
 
 impl Store {
@@ -30,24 +72,7 @@ impl Store {
             ));
         }
         let text = std::fs::read_to_string(path).map_err(told)?;
-        let mut known = BTreeMap::new();
-        // Up to here the file is whole.
-        let mut whole = 0;
-        for (i, line) in text.split_inclusive('\n').enumerate() {
-            let is_last = whole + line.len() == text.len();
-            match serde_json::from_str::<RunResult>(line) {
-                Ok(result) => drop(known.insert((result.run.clone(), result.key.clone()), result)),
-                Err(_) if line.trim().is_empty() => {}
-                Err(_) if is_last => break,
-                Err(error) => {
-                    let (path, line) = (path.display(), i + 1);
-                    return Err(format!(
-                        "{path}, line {line}: this is no result ({error}); move the file away to begin anew"
-                    ));
-                }
-            }
-            whole += line.len();
-        }
+        let (known, whole) = Known::of(path, &text)?;
         file.set_len(whole as u64).map_err(told)?;
         if whole > 0 && !text[..whole].ends_with('\n') {
             writeln!(file).map_err(told)?;
@@ -55,8 +80,8 @@ impl Store {
         Ok(Store { path: path.to_owned(), file, known })
     }
 
-    pub fn get(&self, run: &str, key: &str) -> Option<&RunResult> {
-        self.known.get(&(run.to_owned(), key.to_owned()))
+    pub fn known(&self) -> &Known {
+        &self.known
     }
 
     pub fn add(&mut self, result: &RunResult) -> Result<(), String> {
@@ -92,18 +117,19 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("paceline-store-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("there is a place");
         let path = folder.join("results.jsonl");
+        let get = |store: &Store, run: &str| store.known.0.get(&(run.into(), "k".into())).cloned();
         let cut = &LINE[..60];
         for end in ["", "\n", "\n\n", "\n  \n\n", &format!("\n{cut}"), &format!("\n\n{cut}\n")] {
             std::fs::write(&path, format!("{LINE}{end}")).expect("it can be written");
 
             let mut store = Store::open(&path).expect("it can be read");
-            let mut other = store.get("a@x", "k").expect("it is known").clone();
+            let mut other = get(&store, "a@x").expect("it is known").clone();
             other.run = "b@x".into();
             store.add(&other).expect("it can be written");
             drop(store);
 
             let store = Store::open(&path).expect("it can be read");
-            assert!(store.get("a@x", "k").is_some() && store.get("b@x", "k").is_some(), "{end:?}");
+            assert!(get(&store, "a@x").is_some() && get(&store, "b@x").is_some(), "{end:?}");
         }
         std::fs::write(&path, format!("{cut}\n{LINE}\n")).expect("it can be written");
         let error = Store::open(&path).err().expect("a broken line that is not the last");

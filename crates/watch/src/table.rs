@@ -71,6 +71,12 @@ pub fn count(n: u64) -> String {
     text
 }
 
+/// A number as it was given, as in "0.05"; "1e300" where that would be a row of zeros.
+pub fn number(x: f64) -> String {
+    let is_plain = x == 0.0 || !x.is_finite() || (1e-6..1e15).contains(&x.abs());
+    if is_plain { x.to_string() } else { format!("{x:e}") }
+}
+
 fn short(x: f64) -> String {
     if x < 9.95 { format!("{x:.1}") } else { format!("{x:.0}") }
 }
@@ -145,6 +151,17 @@ periodic   13 µs
         for (seconds, text) in table {
             assert_eq!(duration(seconds), text);
         }
+    }
+
+    #[test]
+    fn numbers_are_no_rows_of_zeros() {
+        let table =
+            [(0.0, "0"), (0.05, "0.05"), (1e-7, "1e-7"), (1234.5, "1234.5"), (-2e300, "-2e300")];
+
+        for (x, text) in table {
+            assert_eq!(number(x), text);
+        }
+        assert_eq!(number(f64::NAN), "NaN");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use paceline_job::recipes::unknown;
 use paceline_learn::Rescale;
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Scope};
 
@@ -40,20 +41,59 @@ pub fn evaluate(
     }
 }
 
-/// Whether an expression over runs can be evaluated.
-pub fn check_expression(expression: &str) -> Result<(), String> {
-    match value(&bare(), expression) {
-        Err(Trouble::Wrong(sentence)) => Err(sentence),
-        _ => Ok(()),
-    }
+/// Tells before any run whether expressions can be evaluated: every run of the experiment is made up.
+pub struct Checker {
+    engine: Engine,
+    made_up: Arc<Results>,
 }
 
-/// Knows every function and no run.
-pub fn bare() -> Engine {
-    let mut engine = engine(0, &Arc::default());
-    // The one that computes long.
-    engine.register_fn("step_noise", |_: f64, _: &str| 1.0);
-    engine
+impl Checker {
+    pub fn new(runs: impl Iterator<Item = String>) -> Checker {
+        let mut made_up = Results::default();
+        runs.for_each(|run| made_up.add(RunResult::made_up(run)));
+        let made_up = Arc::new(made_up);
+        let mut engine = engine(0, &made_up);
+        // The one that computes long.
+        engine.register_fn("step_noise", |_: f64, _: &str| 1.0);
+        Checker { engine, made_up }
+    }
+
+    pub fn knows(&self, run: &str) -> bool {
+        self.made_up.get(run, 0).is_some()
+    }
+
+    /// Whether the expression has a value; not so if a run is missing.
+    pub fn value(&self, expression: &str) -> Result<bool, String> {
+        match value(&self.engine, expression) {
+            Ok(_) => Ok(true),
+            Err(Trouble::Missing(_)) => Ok(false),
+            Err(Trouble::Wrong(sentence)) => Err(sentence),
+        }
+    }
+
+    pub fn check_value(&self, expression: &str) -> Result<(), String> {
+        value(&self.engine, expression).map(drop).map_err(|trouble| self.told(trouble))
+    }
+
+    pub fn check_truth(&self, rule: &str, known: &[(&str, f64)]) -> Result<(), String> {
+        let decided = truth(&self.engine, rule, &mut scope(known));
+        decided.map(drop).map_err(|trouble| self.told(trouble))
+    }
+
+    fn told(&self, trouble: Trouble) -> String {
+        match trouble {
+            Trouble::Wrong(sentence) => sentence,
+            Trouble::Missing(sentence) => {
+                let run = sentence.split_once(MISSING).map_or("", |(_, rest)| rest);
+                self.no_run(run.split('`').nth(1).unwrap_or_default())
+            }
+        }
+    }
+
+    pub fn no_run(&self, run: &str) -> String {
+        let otherwise = "runs are called recipe@cluster, or recipe/rate@cluster";
+        unknown("run", run, self.made_up.names(), otherwise)
+    }
 }
 
 pub fn value(engine: &Engine, expression: &str) -> Result<f64, Trouble> {
@@ -113,15 +153,14 @@ pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
     {
         let results = results.clone();
         engine.register_fn(function, move |run: &str, seconds: f64| -> Answer {
-            let run = get(&results, run, seed)?;
-            Ok(run.at(curve, 0, seconds).map_or(f64::INFINITY, |point| point[2]))
+            Ok(get(&results, run, seed)?.value_at(curve, 0, seconds))
         });
     }
     // The training loss when a part of the job was done.
     let here = results.clone();
     engine.register_fn("loss_at_part", move |run: &str, part: f64| -> Answer {
         let run = get(&here, run, seed)?;
-        Ok(run.at("loss", 1, part * run.epochs).map_or(f64::INFINITY, |point| point[2]))
+        Ok(run.value_at("loss", 1, part * run.epochs))
     });
     let here = results.clone();
     engine.register_fn("epoch_seconds", move |run: &str, k: i64| -> Answer {

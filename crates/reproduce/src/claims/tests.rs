@@ -41,6 +41,8 @@ fn what_came_apart_is_neither_fast_nor_cheap_and_no_rule_holds_of_what_is_unknow
         let finding = find(&claim(ours, holds), &[1, 2], &results()).expect("it is decided");
         assert_eq!(finding.verdict, Verdict::DoesNotHold, "{ours}: {}", finding.ours);
     }
+    let unknown = claim("loss(\"gone@x\") - loss(\"gone@x\")", "true");
+    assert_eq!(find(&unknown, &[1, 2], &results()).expect("it is decided").ours, "unknown");
     // One seed tells nothing of the noise.
     let finding = find(&claim("0.5", "mean > 2.0 * error"), &[1], &results()).expect("decided");
     assert_eq!(finding.verdict, Verdict::DoesNotHold);
@@ -72,6 +74,12 @@ fn expressions_know_runs_curves_and_lists() {
         ("greatest([1, 2.5]) + average([1, 3])", 4.5),
         ("loss_at(\"a@x\", 2.0)", 1.5),
         ("loss_at_part(\"a@x\", 0.75)", 1.5),
+        ("loss_at(\"a@x\", 0.5)", f64::INFINITY),
+        ("loss_at(\"gone@x\", 2.0)", f64::INFINITY),
+        ("loss_at_part(\"gone@x\", 0.75)", f64::INFINITY),
+        ("accuracy_at(\"a@x\", 2.0)", 0.5),
+        ("accuracy_at(\"a@x\", 0.5)", 0.0),
+        ("accuracy_at(\"gone@x\", 2.0)", 0.0),
         ("epoch_seconds(\"a@x\", 2)", 1.5),
         ("target_time(\"a@x\")", f64::INFINITY),
         ("target_epochs(\"a@x\")", f64::INFINITY),
@@ -110,9 +118,28 @@ fn a_rule_that_makes_no_sense_is_told_with_its_claim() {
     {
         let error = find(&claim(ours, holds), &[1], &results()).expect_err("it is wrong");
         assert!(error.starts_with("claim \"c\":"), "{error}");
-        assert_eq!(check(&claim(ours, holds)), Err(error), "before any run as after all");
+        let before = check(&claim(ours, holds), &checker());
+        assert_eq!(before, Err(error), "before any run as after all");
     }
-    assert_eq!(check(&claim("seconds(\"a@x\")", "mean > noise(\"loss\", \"a@x\")")), Ok(()));
+    let sound = claim("seconds(\"a@x\")", "mean > noise(\"loss\", \"a@x\")");
+    assert_eq!(check(&sound, &checker()), Ok(()));
+}
+
+#[test]
+fn a_run_that_no_size_has_is_told_before_any_run() {
+    for (ours, holds, run) in [
+        ("seconds(\"nope@x\")", "true", "nope@x"),
+        ("seconds(\"a@x\") / seconds(\"nope@x\")", "true", "nope@x"),
+        ("least(all(\"seconds\", [\"a\", \"nope\"], \"x\"))", "true", "nope@x"),
+        ("seconds(\"a@x\")", "mean > noise(\"loss\", \"nope@x\")", "nope@x"),
+    ] {
+        let error = check(&claim(ours, holds), &checker()).expect_err("it is a slip");
+        assert!(error.starts_with(&format!("claim \"c\": there is no run `{run}`; ")), "{error}");
+    }
+}
+
+fn checker() -> Checker {
+    Checker::new(["a@x", "b@x"].map(str::to_owned).into_iter())
 }
 
 #[test]
