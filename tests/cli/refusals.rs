@@ -19,6 +19,7 @@ fn unknown_names_offer_the_nearest_one() {
             ("compare sopt", "there is no scenario `sopt`; did you mean `spot`?"),
             ("scenarios unifrom", "there is no scenario `unifrom`; did you mean `uniform`?"),
             ("simulate --model softmix", "there is no model `softmix`; did you mean `softmax`?"),
+            ("simulate --strategy SSGD", "there is no strategy `SSGD`; did you mean `ssgd`?"),
             ("simulate --data digit", "there is no data set `digit`; did you mean `digits`?"),
             ("simulate --data minst", "there is no data set `minst`; did you mean `mnist`?"),
             ("data get cifar", "there is no data set `cifar`; did you mean `cifar10`?"),

@@ -162,6 +162,11 @@ fn what_cannot_change_is_refused_in_a_sentence() {
         let arguments = format!("train --epochs 1 --checkpoints {name} --batch 8");
         assert_eq!(call(&arguments, &dir).0, 0);
     }
+    let (code, _, stderr) = call("train --resume saved --no-report", &dir);
+    assert_eq!(
+        (code, stderr.lines().next()),
+        (0, Some("its 1 epochs are done: give more --epochs to go on"))
+    );
     let cannot = |field: &str, was: &str, now: &str| {
         format!(
             "the checkpoint is of a job with {field} = {was}, which cannot become {now} on the way: leave it as it was, or start anew"

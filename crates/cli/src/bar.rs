@@ -1,4 +1,4 @@
-//! The line of progress on stderr: how far a run is, how it learns, and who holds the others up.
+//! Progress on stderr: how far a run is, how it learns, and who holds the others up.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use paceline_watch::table::{count, duration};
 
 use crate::output::{say, some};
 
-/// The line of one run; on anything but a terminal a line now and then.
+/// The bar of one run, and a line below it; on anything but a terminal a line now and then.
 pub struct Bar {
     bar: ProgressBar,
     is_wanted: bool,
@@ -51,7 +51,8 @@ const WAIT_MIN: f64 = 0.01;
 
 impl Bar {
     pub fn new(samples_total: u64, time: &'static str, is_wanted: bool) -> Bar {
-        let bar = styled(samples_total, is_wanted, "{wide_msg}");
+        let template = "{wide_bar} {percent:>3} %, {eta} left\n{wide_msg}";
+        let bar = styled(samples_total, is_wanted, template);
         let said = Said { epoch: 0, when: Instant::now() };
         Bar { bar, is_wanted, time, lines: 0, mark: Mark::default(), said }
     }

@@ -8,6 +8,7 @@ use clap::Args;
 use paceline_job::checkpoint::{Checkpoint, Saved};
 use paceline_job::threads::{ThreadSetting, train_saving};
 use paceline_job::{Job, Prepared, Recipe};
+use paceline_runtime::Snapshot;
 
 use crate::audience::Audience;
 use crate::bar::Bar;
@@ -83,6 +84,11 @@ impl Train {
         };
         if let Ok(outcome) = &ended {
             tell_how_to_resume(&saved, outcome, prepared.plan.samples_total);
+            let was_done =
+                |snapshot: &Arc<Snapshot>| snapshot.done.len() == prepared.plan.samples_total;
+            if prepared.plan.resumed.as_ref().is_some_and(was_done) {
+                say(&format!("its {} epochs are done: give more --epochs to go on", job.epochs));
+            }
         }
         let told = Told { job: &job, prepared: &prepared, place: "threads", json: self.json };
         tell(&told, ended, audience)?;

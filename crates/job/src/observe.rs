@@ -193,6 +193,7 @@ impl<'a> Observer<'a> {
             workers: prepared.workers,
             virtual_seconds: None,
             real_seconds: None,
+            stopped: false,
             rounds: account.rounds(),
             samples: ledger.done,
             samples_wasted: account.samples_rolled_back + self.ledger.wasted(),

@@ -16,6 +16,9 @@ pub struct Outcome {
     pub virtual_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub real_seconds: Option<f64>,
+    /// Whether somebody asked that it end before it was done.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub stopped: bool,
     /// Asynchronous strategies: steps per worker.
     pub rounds: u64,
     pub samples: u64,

@@ -226,12 +226,15 @@ pub fn unknown<'a>(
     known: impl Iterator<Item = &'a str>,
     otherwise: &str,
 ) -> String {
-    let likeness = |k: &str| {
-        strsim::jaro_winkler(k, name).max(strsim::normalized_damerau_levenshtein(k, name))
+    let asked = name.to_lowercase();
+    let slips = |known: &str| match known.starts_with(&asked) && asked.len() > 2 {
+        true => 0,
+        false => strsim::damerau_levenshtein(known, &asked),
     };
-    let nearest = known.map(|k| (likeness(k), k)).max_by(|a, b| a.0.total_cmp(&b.0));
+    let nearest = known.map(|k| (slips(k), k)).min_by_key(|(slips, _)| *slips);
     match nearest {
-        Some((likeness, nearest)) if likeness > 0.6 => {
+        // A slip in every third letter is no slip any more.
+        Some((slips, nearest)) if slips <= (nearest.len().max(asked.len()) / 3).max(1) => {
             format!("there is no {what} `{name}`; did you mean `{nearest}`?")
         }
         _ => format!("there is no {what} `{name}`; {otherwise}"),

@@ -104,6 +104,7 @@ pub fn train_saving(
     let saved = watch.writer.map(Writer::finish);
     let (mut outcome, params) = watch.observer.conclude(prepared, watch.stopped);
     outcome.real_seconds = Some(seconds);
+    outcome.stopped = stop.load(Ordering::Relaxed) && outcome.samples < prepared.plan.samples_total;
     Ok(Trained { outcome, params, saved })
 }
 

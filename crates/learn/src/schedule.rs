@@ -58,7 +58,8 @@ impl Schedule {
         };
         let positive = |name: &str, value: f32| match value.is_finite() && value > 0.0 {
             true => Ok(()),
-            false => Err(format!("{name} is {value}; it must be more than 0, and not infinite")),
+            false if value > 0.0 => Err(format!("{name} is {value}; it must be a finite number")),
+            false => Err(format!("{name} is {value}; it must be more than 0")),
         };
         positive("the learning rate", self.base)?;
         in_unit("warm_up", self.warm_up)?;
