@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -171,9 +173,7 @@ fn the_first_signal_finishes_the_round_and_sums_up() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
-    while fs::metadata(&journal).map_or(0, |file| file.len()) == 0 {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_for_words(&journal);
 
     kill("-INT", &child);
 
@@ -190,6 +190,16 @@ fn the_first_signal_finishes_the_round_and_sums_up() {
     assert_eq!((&outcome["ledger"]["lost"], &outcome["stopped"]), (&0.into(), &true.into()));
 }
 
+/// Waits until the run has begun.
+#[cfg(unix)]
+fn wait_for_words(journal: &Path) {
+    let since = Instant::now();
+    while fs::metadata(journal).map_or(0, |file| file.len()) == 0 {
+        assert!(since.elapsed() < Duration::from_secs(60), "{} is empty", journal.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[cfg(unix)]
 fn kill(signal: &str, child: &Child) {
     let status = Command::new("kill").args([signal, &child.id().to_string()]).status();
@@ -199,16 +209,15 @@ fn kill(signal: &str, child: &Child) {
 #[cfg(unix)]
 #[test]
 fn being_asked_to_save_without_a_place_for_it_ends_nothing() {
+    let journal = room().join("unsaved.jsonl");
+    let _ = fs::remove_file(&journal);
     let mut child = command("train --epochs 100000 --json --journal unsaved.jsonl --no-report")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
     let mut talk = BufReader::new(child.stderr.take().unwrap()).lines();
-    let journal = room().join("unsaved.jsonl");
-    while fs::metadata(&journal).map_or(0, |file| file.len()) == 0 {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_for_words(&journal);
 
     kill("-USR1", &child);
     let answer = talk.next().expect("there is one").unwrap();
