@@ -76,7 +76,7 @@ pub struct Choices {
 }
 
 /// `shares = "even"` is short for `shares = { kind = "even" }`.
-fn kind<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D::Error> {
+pub(crate) fn kind<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D::Error> {
     let whole = match serde_json::Value::deserialize(from)? {
         serde_json::Value::String(kind) => serde_json::json!({ "kind": kind }),
         table => table,

@@ -10,7 +10,7 @@ use paceline_runtime::{AnyStrategy, Plan, Replay};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoints;
-use crate::choices::Choices;
+use crate::choices::{Choices, kind};
 use crate::models;
 use crate::recipes::{Make, Recipe, find};
 use crate::retime::Training;
@@ -40,6 +40,7 @@ pub struct Job {
     pub learning_rate: Option<f32>,
     /// The total batch that the learning rate is meant for; left out, that of the first view.
     pub batch_reference: Option<f64>,
+    #[serde(deserialize_with = "kind")]
     pub schedule: Shape,
     /// The fraction of the job over which the learning rate rises.
     pub warm_up: f64,
@@ -323,15 +324,26 @@ impl Prepared {
     }
 }
 
+fn cut(text: &str, length: usize) -> String {
+    match text.char_indices().nth(length) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// "line 3, batch: invalid type: string, expected u64"
 pub fn toml_sentence(text: &str, error: &toml::de::Error) -> String {
-    let message = error.message().replace('\n', " ");
+    // A file that is something else altogether may be one long line.
+    let message = cut(&error.message().replace('\n', " "), 400);
     match error.span() {
         Some(span) => {
             let before = &text[..span.start.min(text.len())];
             let line = before.matches('\n').count() + 1;
             let source = text.lines().nth(line - 1).unwrap_or("").trim();
-            format!("line {line}: {message} (in `{source}`)")
+            match source.is_empty() {
+                true => format!("line {line}: {message}"),
+                false => format!("line {line}: {message} (in `{}`)", cut(source, 80)),
+            }
         }
         None => message,
     }
@@ -357,6 +369,10 @@ mod tests {
         assert!(error.starts_with("line 2:") && error.contains("batch"), "{error}");
         let error = Job::from_toml("[choices]\nstrategy = \"delayed\"\nshares = \"opn\"\n");
         assert!(error.expect_err("there is no such share").contains("opn"));
+        let long = format!("epochs = 3\nbatch = \"{}\"\n", "x".repeat(5000));
+        assert!(Job::from_toml(&long).expect_err("a batch is a number").len() < 600);
+        let short = Job::from_toml("schedule = \"constant\"\n").expect("it needs nothing else");
+        assert_eq!(short.schedule, Shape::Constant);
         for misspelled in [
             "[choices]\nstrategy = \"delayed\"\nshares = { kind = \"by_speed\", smothing = 0.5 }\n",
             "[choices]\nstrategy = \"all_reduce\"\ncodec = { kind = \"qsgd\", bits = 4, bukcet = 8 }\n",
