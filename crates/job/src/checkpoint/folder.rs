@@ -11,8 +11,8 @@ use super::files::MANIFEST;
 pub struct Folder {
     path: PathBuf,
     keep: NonZero<u64>,
-    /// The round of the checkpoint in it that the run goes on from.
-    begun: Option<u64>,
+    /// The checkpoint in it that the run goes on from.
+    pub begun: Option<PathBuf>,
     /// Held for as long as the run lasts; the system lets go of a killed one's.
     lock: File,
 }
@@ -66,7 +66,7 @@ impl Folder {
             remove(&passed_over).map_err(cannot)?;
             fs::rename(later, passed_over).map_err(cannot)?;
         }
-        let begun = begun.map(|begun| there[begun].0);
+        let begun = begun.map(|begun| there[begun].1.clone());
         Ok(Folder { path: path.to_owned(), keep, begun, lock })
     }
 
@@ -82,10 +82,6 @@ impl Folder {
     ) -> Result<PathBuf, String> {
         let (name, text) = (format!("{ROUND}{round:06}"), |error: io::Error| error.to_string());
         let (aside, place) = (self.path.join(format!("{ASIDE}{name}")), self.path.join(&name));
-        if self.begun == Some(round) {
-            // It is there, and nothing was learned since.
-            return Ok(place);
-        }
         remove(&aside).map_err(text)?;
         fs::create_dir(&aside).map_err(text)?;
         let written = write(&aside).and_then(|()| {
