@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
 use paceline_runtime::cluster::{
-    Action, Cluster, Compute, Desk, Entry, Event, Outcome, Shelf, Shelves, Ticket, Word, exchange,
+    Action, Cluster, Compute, Desk, Entry, Event, Shelf, Shelves, Ticket, Word,
 };
 use paceline_runtime::coordinator::{Coordinator, Rules};
 use paceline_runtime::membership::Sign;
-use paceline_runtime::{Line, Portion, Record, Snapshot, Spans, View, WorkerId};
+use paceline_runtime::{Line, Meeting, Portion, Record, Snapshot, Spans, View, WorkerId};
 
 /// What a cluster of threads is told when it is made.
 pub struct Setting {
@@ -46,13 +46,19 @@ pub struct Hub {
 struct State {
     coordinator: Coordinator,
     inboxes: BTreeMap<WorkerId, Sender<Event>>,
-    exchanges: HashMap<(u64, u64), Meeting>,
+    exchanges: HashMap<(u64, u64), Arc<Mutex<Open>>>,
 }
 
-/// An exchange that not all members have entered yet.
-struct Meeting {
-    view: Arc<View>,
-    entries: Vec<Option<(Ticket, Entry)>>,
+/// An exchange that not all members have entered yet. It has a lock of its own: adding takes long.
+struct Open {
+    meeting: Meeting,
+    tickets: Vec<(WorkerId, Ticket)>,
+}
+
+impl Open {
+    fn new(members: usize) -> Open {
+        Open { meeting: Meeting::new(members), tickets: Vec::with_capacity(members) }
+    }
 }
 
 impl Hub {
@@ -166,7 +172,7 @@ impl Hub {
         drop(self.news.lock().expect("no holder panics").send(news));
     }
 
-    /// Whoever completes an exchange does its arithmetic, in the order that every cluster uses.
+    /// Whoever enters an exchange adds what can be added by then, and whoever completes it tells all.
     fn meet(
         &self,
         me: WorkerId,
@@ -175,22 +181,21 @@ impl Hub {
     ) {
         let rank = view.rank(me).expect("members enter the exchanges of their view");
         let name = (view.number, number);
-        let complete = {
-            let mut state = self.state();
-            let n = view.members.len();
-            let meeting = state
-                .exchanges
-                .entry(name)
-                .or_insert_with(|| Meeting { view, entries: (0..n).map(|_| None).collect() });
-            meeting.entries[rank] = Some((ticket, entry));
-            let complete = meeting.entries.iter().all(Option::is_some);
-            if complete { state.exchanges.remove(&name) } else { None }
+        let begin = || Arc::new(Mutex::new(Open::new(view.members.len())));
+        let open = self.state().exchanges.entry(name).or_insert_with(begin).clone();
+        let Open { meeting, tickets } = {
+            let mut open = open.lock().expect("no holder panics");
+            open.tickets.push((me, ticket));
+            open.meeting.enter(rank, entry);
+            if !open.meeting.is_complete() {
+                return;
+            }
+            std::mem::replace(&mut *open, Open::new(0))
         };
-        let Some(Meeting { view, entries }) = complete else { return };
-        let (tickets, entries): (Vec<Ticket>, Vec<Entry>) = entries.into_iter().flatten().unzip();
-        let outcome: Outcome = exchange(self.setting.seed, name.0, name.1, entries);
+        self.state().exchanges.remove(&name);
+        let outcome = meeting.end(self.setting.seed, name);
         let state = self.state();
-        for (&to, ticket) in view.members.iter().zip(tickets) {
+        for (to, ticket) in tickets {
             if let Some(inbox) = state.inboxes.get(&to) {
                 drop(inbox.send(Event::Exchanged { to, ticket, outcome: outcome.clone() }));
             }

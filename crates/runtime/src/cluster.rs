@@ -245,32 +245,6 @@ pub enum Outcome {
     Gathered(Arc<Vec<Standing>>),
 }
 
-/// The arithmetic of an exchange, the same on every cluster; `entries` are in rank order.
-///
-/// Dice for lossy sums are keyed by the exchange, not by who happens to do the sum.
-pub fn exchange(seed: u64, view: u64, number: u64, entries: Vec<Entry>) -> Outcome {
-    let (mut payloads, mut tails, mut standings) = (Vec::new(), Vec::new(), Vec::new());
-    for entry in entries {
-        match entry {
-            Entry::Sum { payload, tail } => {
-                payloads.push(payload);
-                tails.push(tail);
-            }
-            Entry::Gather { standing } => standings.push(standing),
-        }
-    }
-    if !standings.is_empty() {
-        assert!(payloads.is_empty(), "members enter the same kind of exchange");
-        return Outcome::Gathered(Arc::new(standings));
-    }
-    let mut dice = paceline_learn::Dice::keyed(&[seed, view, number, u64::from(b'x')]);
-    // A member without samples sends nothing to add; its tail still counts.
-    let parts: Vec<&Payload> = payloads.iter().filter(|payload| !payload.is_empty()).collect();
-    let vector =
-        if parts.is_empty() { Vector::new() } else { crate::codec::sum(&parts, &mut dice) };
-    Outcome::Summed(Arc::new(Sum::new(vector, tails)))
-}
-
 /// What a task may ask of the cluster.
 #[derive(Debug)]
 pub enum Action {

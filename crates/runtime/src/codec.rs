@@ -13,7 +13,7 @@ mod top_k;
 use paceline_learn::{Dice, Vector, vector::add};
 use serde::{Deserialize, Serialize};
 
-pub use sum::{chunk, sum};
+pub use sum::{Adding, chunk};
 
 /// How a vector is encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

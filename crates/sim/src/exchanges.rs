@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_runtime::WorkerId;
-use paceline_runtime::cluster::{Entry, Event, Outcome, Steps, Ticket, View, exchange};
+use paceline_runtime::cluster::{Entry, Event, Outcome, Steps, Ticket, View};
+use paceline_runtime::{Meeting, WorkerId};
 
 use crate::network::{Passage, Wires};
 use crate::scenario::Sums;
@@ -33,9 +33,9 @@ pub struct Exchanges {
 
 struct Ring {
     view: Arc<View>,
-    entries: Vec<Option<Entry>>,
     members: Vec<Member>,
-    entered: usize,
+    /// Until somebody has everything.
+    meeting: Option<Meeting>,
     outcome: Option<Outcome>,
     ended: usize,
 }
@@ -70,11 +70,12 @@ impl Exchanges {
         let ring = self.open.entry(name).or_insert_with(|| Ring::new(view));
         let member = &mut ring.members[rank];
         (member.ticket, member.steps) = (Some(ticket), Some(entry.steps(n)));
-        ring.entries[rank] = Some(entry);
-        ring.entered += 1;
+        let meeting = ring.meeting.as_mut().expect("nobody has everything before all have entered");
+        meeting.enter(rank, entry);
+        let complete = meeting.is_complete();
         let messages = match self.sums {
             Sums::Messages => ring.send_on(now, wires, name, rank),
-            Sums::ClosedForm if n > 1 && ring.entered == n => {
+            Sums::ClosedForm if n > 1 && complete => {
                 let members = &ring.view.members;
                 let steps = || ring.members.iter().filter_map(|m| m.steps);
                 let sent = steps().map(|steps| u64::from(steps.count) * steps.bytes).sum();
@@ -125,12 +126,10 @@ impl Exchanges {
     fn end(&mut self, name: Name, rank: usize) -> Option<Event> {
         let seed = self.seed;
         let ring = self.open.get_mut(&name)?;
-        if ring.outcome.is_none() {
-            let entries = ring.entries.iter_mut();
-            let entries = entries.map(|entry| entry.take().expect("a ring ends after all entered"));
-            ring.outcome = Some(exchange(seed, name.0, name.1, entries.collect()));
+        if let Some(meeting) = ring.meeting.take() {
+            ring.outcome = Some(meeting.end(seed, name));
         }
-        let outcome = ring.outcome.clone().expect("it was just made");
+        let outcome = ring.outcome.clone().expect("a meeting has an outcome");
         let member = &mut ring.members[rank];
         assert!(!member.ended, "an exchange ends once for each member");
         member.ended = true;
@@ -149,9 +148,8 @@ impl Ring {
         let n = view.members.len();
         Ring {
             view,
-            entries: vec![None; n],
             members: vec![Member::default(); n],
-            entered: 0,
+            meeting: Some(Meeting::new(n)),
             outcome: None,
             ended: 0,
         }

@@ -20,14 +20,16 @@ pub struct Pool {
     threads: Option<rayon::ThreadPool>,
 }
 
-/// A gradient that is being computed, or is there.
+/// A gradient that is being computed, or will be when it is asked for.
 pub enum Computing {
-    Here(Gradient),
+    /// Not before: whoever asks uses it at once, while it is still in the cache, and what a worker that
+    /// dies meanwhile was computing nobody asks for.
+    Here(Box<dyn FnOnce() -> Gradient>),
     Elsewhere(Receiver<Gradient>),
 }
 
 impl Pool {
-    /// With fewer than two threads everything is computed here and now.
+    /// With fewer than two threads everything is computed here.
     pub fn new(compute: Compute, threads: usize) -> Pool {
         let build = || {
             rayon::ThreadPoolBuilder::new()
@@ -50,7 +52,7 @@ impl Pool {
                 threads.spawn(move || drop(reply.send(work())));
                 Computing::Elsewhere(gradient)
             }
-            _ => Computing::Here(work()),
+            _ => Computing::Here(Box::new(work)),
         }
     }
 }
@@ -58,7 +60,7 @@ impl Pool {
 impl Computing {
     pub fn finish(self) -> Gradient {
         match self {
-            Computing::Here(gradient) => gradient,
+            Computing::Here(work) => work(),
             Computing::Elsewhere(gradient) => gradient.recv().expect("a model does not panic"),
         }
     }

@@ -6,37 +6,93 @@ use paceline_learn::{Dice, Vector};
 
 use super::{Payload, half, quantize};
 
-/// The sum of the members' payloads, in rank order, as if chunk j had been summed at member j.
+/// A sum over members that is added up while their parts come in.
 ///
-/// Dense chunks are added in the order of a ring: rank j + 1 first, rank j last. Half and quantized
-/// chunks are added in rank order, encoded anew, and given to all. Sparse payloads go to all as
-/// they are. A sum over one member adds no rounding of its own.
-pub fn sum(parts: &[&Payload], dice: &mut Dice) -> Vector {
-    let (n, first) = (parts.len(), *parts.first().expect("a sum has at least one part"));
-    assert!(
-        parts.iter().all(|part| is_alike(first, part)),
-        "all parts of a sum have the same codec and length"
-    );
+/// Parts are added in rank order, whatever order they come in: the bits do not depend on who was first.
+/// So a part is added as soon as all of lower ranks are, and need not be kept: a simulated cluster of a
+/// thousand equal workers holds two gradients, not a thousand. Half and quantized sums are then encoded
+/// anew, chunk j as if by member j, and given to all. A sum over one member adds no rounding of its own.
+#[derive(Debug)]
+pub struct Adding {
+    /// By rank: what waits for a part of lower rank.
+    waiting: Vec<Option<Payload>>,
+    /// How many ranks are no longer waited for.
+    passed: usize,
+    /// How many of them had something to add.
+    parts: usize,
+    total: Option<(Kind, Vector)>,
+}
 
-    // Each chunk gets dice of its own, so that its member can sum it without the others'.
-    let key = dice.draw();
-    let mut total = first.blank();
-    for j in 0..n {
-        let range = chunk(total.len(), n, j);
-        if range.is_empty() {
-            // More members than numbers: most have nothing to sum.
-            continue;
+/// How the parts of a sum are encoded, all alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Dense,
+    Half,
+    Quantized { bits: u8, bucket: u32 },
+    Sparse,
+}
+
+/// Numbers that are added up at a time: so few that they stay in the fastest cache while several parts pass.
+const BLOCK: usize = 4096;
+
+impl Adding {
+    pub fn new(members: usize) -> Adding {
+        Adding { waiting: (0..members).map(|_| None).collect(), passed: 0, parts: 0, total: None }
+    }
+
+    /// Takes a member's part; an empty one adds nothing.
+    pub fn enter(&mut self, rank: usize, part: Payload) {
+        assert!(rank >= self.passed && self.waiting[rank].is_none(), "a member enters a sum once");
+        self.waiting[rank] = Some(part);
+        let ready = self.waiting[self.passed..].iter_mut().map_while(Option::take);
+        let mut ready: Vec<Payload> = ready.collect();
+        self.passed += ready.len();
+        ready.retain(|part| !part.is_empty());
+        self.parts += ready.len();
+        let mut ready = ready.into_iter();
+        if self.total.is_none() {
+            self.total = ready.next().map(|first| (Kind::of(&first), first.into_vector()));
         }
-        let into = &mut total[range.clone()];
-        for k in 0..n {
-            let rank = if matches!(first, Payload::Dense(_)) { (j + 1 + k) % n } else { k };
-            parts[rank].add_chunk(range.start, into);
-        }
-        if n > 1 {
-            round_again(first, into, &mut Dice::keyed(&[key, j as u64]));
+        self.add(ready.as_slice());
+    }
+
+    fn add(&mut self, parts: &[Payload]) {
+        let Some((kind, total)) = &mut self.total else { return };
+        assert!(
+            parts.iter().all(|part| Kind::of(part) == *kind && part.len() == total.len()),
+            "all parts of a sum have the same codec and length"
+        );
+        for (i, into) in total.chunks_mut(BLOCK).enumerate() {
+            parts.iter().for_each(|part| part.add_chunk(i * BLOCK, into));
         }
     }
-    total
+
+    /// The sum, once all members have entered; empty if nobody had anything to add.
+    pub fn finish(self, dice: &mut Dice) -> Vector {
+        assert_eq!(self.passed, self.waiting.len(), "a sum ends when all have entered");
+        let Some((kind, mut total)) = self.total else { return Vector::new() };
+        // Each chunk gets dice of its own, so that its member can encode it without the others'.
+        let key = dice.draw();
+        let n = self.parts;
+        if n > 1 {
+            for j in 0..n {
+                let range = chunk(total.len(), n, j);
+                round_again(kind, &mut total[range], &mut Dice::keyed(&[key, j as u64]));
+            }
+        }
+        total
+    }
+}
+
+impl Kind {
+    fn of(payload: &Payload) -> Kind {
+        match *payload {
+            Payload::Dense(_) => Kind::Dense,
+            Payload::Half(_) => Kind::Half,
+            Payload::Quantized { bits, bucket, .. } => Kind::Quantized { bits, bucket },
+            Payload::Sparse { .. } => Kind::Sparse,
+        }
+    }
 }
 
 /// Where chunk j of n lies in a vector.
@@ -45,27 +101,15 @@ pub fn chunk(length: usize, n: usize, j: usize) -> Range<usize> {
 }
 
 /// What encoding a summed chunk anew makes of it.
-fn round_again(like: &Payload, values: &mut [f32], dice: &mut Dice) {
-    match like {
-        Payload::Dense(_) | Payload::Sparse { .. } => {}
-        Payload::Half(_) => {
-            values.iter_mut().for_each(|x| *x = half::widen(half::narrow(*x)));
-        }
-        Payload::Quantized { bits, bucket, .. } => {
-            let (norms, levels) = quantize::quantize(values, *bits, *bucket as usize, dice);
+fn round_again(kind: Kind, values: &mut [f32], dice: &mut Dice) {
+    match kind {
+        Kind::Dense | Kind::Sparse => {}
+        Kind::Half => values.iter_mut().for_each(|x| *x = half::widen(half::narrow(*x))),
+        Kind::Quantized { bits, bucket } => {
+            let bucket = bucket as usize;
+            let (norms, levels) = quantize::quantize(values, bits, bucket, dice);
             values.fill(-0.0);
-            quantize::add_levels(*bits, *bucket as usize, &norms, &levels, 0, values);
+            quantize::add_levels(bits, bucket, &norms, &levels, 0, values);
         }
     }
-}
-
-fn is_alike(a: &Payload, b: &Payload) -> bool {
-    let same_codec = match (a, b) {
-        (
-            Payload::Quantized { bits, bucket, .. },
-            Payload::Quantized { bits: other_bits, bucket: other_bucket, .. },
-        ) => (bits, bucket) == (other_bits, other_bucket),
-        _ => std::mem::discriminant(a) == std::mem::discriminant(b),
-    };
-    same_codec && a.len() == b.len()
 }
