@@ -73,6 +73,16 @@ fn trained(seen: &Seen, workers: u32, rounds: u64) -> f64 {
     outcome.samples as f64 / outcome.real_seconds.expect("it ran in real time")
 }
 
+/// Samples per second of two jobs at once that know nothing of each other, of one worker each: as much as
+/// the machine lets two workers do.
+fn apart(seen: &Seen, rounds: u64) -> f64 {
+    let alone = || trained(seen, 1, rounds);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(alone);
+        alone() + other.join().expect("the job ends")
+    })
+}
+
 /// Prints what a second worker brings.
 pub fn print_scaling(rounds: usize) {
     println!("\ntwo workers beside one, all-reduce on threads, batch {BATCH} each, by wall time");
@@ -88,8 +98,13 @@ pub fn print_scaling(rounds: usize) {
         println!("{name:<28} {one:>13.0} {two:>13.0} {ratio:>22.2}");
     };
     for (name, seen, steps) in &all {
-        let pair = |_| (trained(seen, 1, *steps), trained(seen, 2, *steps));
-        show(name, &(0..rounds).map(pair).collect::<Vec<_>>());
+        let triple = |_| (trained(seen, 1, *steps), trained(seen, 2, *steps), apart(seen, *steps));
+        let triples: Vec<_> = (0..rounds).map(triple).collect();
+        let pairs = |two: fn(&(f64, f64, f64)) -> f64| {
+            triples.iter().map(|triple| (triple.0, two(triple))).collect::<Vec<_>>()
+        };
+        show(name, &pairs(|(_, two, _)| *two));
+        show("  its limit: two jobs", &pairs(|(.., apart)| *apart));
     }
     let giga = |threads| peak::of_threads(threads).wall / 1e9;
     let pairs: Vec<_> = (0..rounds).map(|_| (giga(1), giga(2))).collect();

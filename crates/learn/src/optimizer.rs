@@ -99,49 +99,76 @@ impl Optimizer {
         rate: f32,
         layout: &Layout,
     ) {
-        if gradient.samples == 0 {
-            return;
+        let Some(step) = self.step(state, gradient, rate, layout) else { return };
+        state.steps = step.number;
+        state.slots.resize_with(self.slots(), || vec![0.0; step.sum.len()]);
+        for (span, decays) in spans(step.sum.len(), &layout.undecayed) {
+            step.take(span, decays, params, &mut state.slots);
         }
-        let (sum, statistics) = gradient.sum.split_at(layout.params.min(gradient.sum.len()));
-        let (params, buffers) = params[..gradient.sum.len()].split_at_mut(sum.len());
-        let mean = 1.0 / gradient.samples as f32;
-        for (buffer, statistic) in buffers.iter_mut().zip(statistics) {
-            *buffer += FOLLOW * (mean * statistic - *buffer);
+        step.follow(params);
+    }
+
+    /// As [`descend`](Self::descend), but leaves what was there before as it is.
+    ///
+    /// Copying it all and then changing the copy would go through the memory twice; so a little is copied at
+    /// a time and changed while it is in the fastest cache.
+    pub fn descended(
+        &self,
+        params: &[f32],
+        state: &OptimizerState,
+        gradient: &Gradient,
+        rate: f32,
+        layout: &Layout,
+    ) -> (Vector, OptimizerState) {
+        const BLOCK: usize = 2048;
+        let Some(step) = self.step(state, gradient, rate, layout) else {
+            return (params.to_vec(), state.clone());
+        };
+        let mut after = Vector::with_capacity(params.len());
+        let mut slots = vec![Vector::with_capacity(step.sum.len()); self.slots()];
+        for (span, decays) in spans(step.sum.len(), &layout.undecayed) {
+            for start in span.clone().step_by(BLOCK) {
+                let block = start..span.end.min(start + BLOCK);
+                after.extend_from_slice(&params[block.clone()]);
+                for (i, slot) in slots.iter_mut().enumerate() {
+                    match state.slots.get(i) {
+                        Some(before) => slot.extend_from_slice(&before[block.clone()]),
+                        None => slot.resize(block.end, 0.0),
+                    }
+                }
+                step.take(block, decays, &mut after, &mut slots);
+            }
         }
-        let slots = match self.rule {
+        after.extend_from_slice(&params[step.sum.len()..]);
+        step.follow(&mut after);
+        (after, OptimizerState { slots, steps: step.number })
+    }
+
+    /// How many vectors it remembers.
+    fn slots(&self) -> usize {
+        match self.rule {
             Rule::Sgd { momentum: 0.0, .. } => 0,
             Rule::Sgd { .. } => 1,
             Rule::Adamw { .. } => 2,
-        };
-        state.slots.resize_with(slots, || vec![0.0; sum.len()]);
+        }
+    }
+
+    /// The next step; none along a gradient without samples.
+    fn step<'a>(
+        &'a self,
+        state: &OptimizerState,
+        gradient: &'a Gradient,
+        rate: f32,
+        layout: &Layout,
+    ) -> Option<Step<'a>> {
+        let (sum, statistics) = gradient.sum.split_at(layout.params.min(gradient.sum.len()));
+        let mean = (gradient.samples > 0).then(|| self.scale_to_mean(sum, gradient.samples))?;
         assert!(
             state.slots.iter().all(|slot| slot.len() == sum.len()),
             "the optimizer's memory belongs to this model"
         );
-        state.steps += 1;
-        let mean = self.scale_to_mean(sum, gradient.samples);
-        for (span, decays) in spans(sum.len(), &layout.undecayed) {
-            let (weights, sum) = (&mut params[span.clone()], &sum[span.clone()]);
-            let decay_if = |weight_decay| if decays { weight_decay } else { 0.0 };
-            match (&self.rule, &mut state.slots[..]) {
-                (&Rule::Sgd { momentum, nesterov, weight_decay }, slots) => {
-                    let decay = decay_if(weight_decay);
-                    let step = Sgd { mean, rate, momentum, nesterov, decay };
-                    match slots {
-                        [memory] => step.descend(weights, &mut memory[span], sum),
-                        _ => step.descend_without_memory(weights, sum),
-                    }
-                }
-                (&Rule::Adamw { beta1, beta2, epsilon, weight_decay }, [first, second]) => {
-                    let decay = decay_if(weight_decay);
-                    let full1 = (1.0 - power(beta1, state.steps)) as f32;
-                    let full2 = (1.0 - power(beta2, state.steps)) as f32;
-                    let step = Adamw { mean, rate, beta1, beta2, epsilon, decay, full1, full2 };
-                    step.descend(weights, &mut first[span.clone()], &mut second[span], sum);
-                }
-                (Rule::Adamw { .. }, _) => unreachable!("AdamW keeps two moments"),
-            }
-        }
+        let (number, unclipped) = (state.steps + 1, 1.0 / gradient.samples as f32);
+        Some(Step { rule: &self.rule, number, sum, statistics, mean, unclipped, rate })
     }
 
     /// What the gradient's sum is multiplied by: 1 / samples, less when the mean is to be clipped.
@@ -151,6 +178,51 @@ impl Optimizer {
         let norm = norm_squared(sum).sqrt() * mean;
         let clip = f64::from(clip);
         if norm > clip { (mean * (clip / norm)) as f32 } else { mean as f32 }
+    }
+}
+
+/// A step along a gradient.
+struct Step<'a> {
+    rule: &'a Rule,
+    number: u64,
+    sum: &'a [f32],
+    statistics: &'a [f32],
+    /// What the sum is multiplied by, and what statistics are, which nobody clips.
+    mean: f32,
+    unclipped: f32,
+    rate: f32,
+}
+
+impl Step<'_> {
+    /// Moves a span of the params, all of which decay or do not.
+    fn take(&self, span: Range<usize>, decays: bool, params: &mut [f32], slots: &mut [Vector]) {
+        let &Step { mean, rate, number, .. } = self;
+        let (weights, sum) = (&mut params[span.clone()], &self.sum[span.clone()]);
+        let decay_if = |weight_decay| if decays { weight_decay } else { 0.0 };
+        match (self.rule, slots) {
+            (&Rule::Sgd { momentum, nesterov, weight_decay }, slots) => {
+                let step = Sgd { mean, rate, momentum, nesterov, decay: decay_if(weight_decay) };
+                match slots {
+                    [memory] => step.descend(weights, &mut memory[span], sum),
+                    _ => step.descend_without_memory(weights, sum),
+                }
+            }
+            (&Rule::Adamw { beta1, beta2, epsilon, weight_decay }, [first, second]) => {
+                let decay = decay_if(weight_decay);
+                let full1 = (1.0 - power(beta1, number)) as f32;
+                let full2 = (1.0 - power(beta2, number)) as f32;
+                let step = Adamw { mean, rate, beta1, beta2, epsilon, decay, full1, full2 };
+                step.descend(weights, &mut first[span.clone()], &mut second[span], sum);
+            }
+            (Rule::Adamw { .. }, _) => unreachable!("AdamW keeps two moments"),
+        }
+    }
+
+    /// Lets the buffers follow their statistics.
+    fn follow(&self, params: &mut [f32]) {
+        for (buffer, statistic) in params[self.sum.len()..].iter_mut().zip(self.statistics) {
+            *buffer += FOLLOW * (self.unclipped * statistic - *buffer);
+        }
     }
 }
 
@@ -243,6 +315,7 @@ fn power(base: f32, n: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Dice;
 
     fn gradient(sum: &[f32], samples: u64) -> Gradient {
         Gradient { sum: sum.to_vec(), loss_sum: 0.0, samples }
@@ -373,6 +446,26 @@ mod tests {
 
             assert_eq!((params[1], state.slots[0].len()), (3.1, 1));
             assert!(params[0] < 3.0);
+        }
+    }
+
+    /// Over several blocks, spans and steps, whatever the rule.
+    #[test]
+    fn descending_apart_gives_the_bits_of_descending_in_place() {
+        let adamw = Rule::Adamw { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
+        let sgd = |momentum| Rule::Sgd { momentum, nesterov: momentum > 0.5, weight_decay: 0.1 };
+        let mut dice = Dice::keyed(&[5]);
+        let mut noise = |len| (0..len).map(|_| dice.normal() as f32).collect::<Vector>();
+        let layout = Layout { params: 5000, undecayed: vec![0..3, 2047..4500] };
+        for rule in [sgd(0.0), sgd(0.5), sgd(0.9), adamw] {
+            let optimizer = Optimizer { rule, clip_norm: Some(3.0) };
+            let (mut params, mut state) = (noise(5020), OptimizerState::default());
+            for samples in [3, 0, 2] {
+                let gradient = gradient(&noise(5010), samples);
+                let apart = optimizer.descended(&params, &state, &gradient, 0.1, &layout);
+                optimizer.descend(&mut params, &mut state, &gradient, 0.1, &layout);
+                assert_eq!(apart, (params.clone(), state.clone()), "{optimizer:?}");
+            }
         }
     }
 

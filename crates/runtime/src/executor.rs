@@ -519,7 +519,7 @@ impl Port {
         before: (Arc<Vector>, Arc<OptimizerState>),
         along: &Arc<Sum>,
         rate: f32,
-        descend: impl FnOnce(&mut Vector, &mut OptimizerState),
+        descend: impl FnOnce(&Vector, &OptimizerState) -> (Vector, OptimizerState),
     ) -> (Arc<Vector>, Arc<OptimizerState>) {
         let mut shared = self.shared.borrow_mut();
         let known = shared.descents.iter().find(|known| {
@@ -531,8 +531,7 @@ impl Port {
         if let Some(known) = known {
             return known.after.clone();
         }
-        let (mut params, mut state) = ((*before.0).clone(), (*before.1).clone());
-        descend(&mut params, &mut state);
+        let (params, state) = descend(&before.0, &before.1);
         let after = (Arc::new(params), Arc::new(state));
         if shared.descents.len() == DESCENTS {
             shared.descents.remove(0);

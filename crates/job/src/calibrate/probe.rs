@@ -85,16 +85,14 @@ fn computed(news: News) -> Option<(Duration, Duration)> {
     }
 }
 
-/// What one update of the replica takes, with the copy that an update is made on.
+/// What one update of the replica takes; it leaves the replica as it was and makes a new one.
 pub fn updates(prepared: &Prepared, budget: Duration) -> Spread {
     let plan = &prepared.plan;
     let gradient = Gradient { sum: vec![1e-3; plan.initial.len()], loss_sum: 1.0, samples: 1 };
     let (mut params, mut state) = ((*plan.initial).clone(), OptimizerState::default());
     let update = || {
         let since = Instant::now();
-        let (mut after, mut state_after) = (params.clone(), state.clone());
-        plan.optimizer.descend(&mut after, &mut state_after, &gradient, 1e-6, &plan.layout);
-        (params, state) = (after, state_after);
+        (params, state) = plan.optimizer.descended(&params, &state, &gradient, 1e-6, &plan.layout);
         Ok(since.elapsed().as_secs_f64())
     };
     Spread::of(timings(budget, update).expect("an update cannot fail"))

@@ -106,7 +106,7 @@ impl Worker {
             let before = (self.state.params.clone(), self.state.optimizer.clone());
             let plan = self.plan.clone();
             let after = self.port.descend_once(before, &total.sum, rate, |params, state| {
-                plan.optimizer.descend(params, state, &total.sum.gradient, rate, &plan.layout);
+                plan.optimizer.descended(params, state, &total.sum.gradient, rate, &plan.layout)
             });
             (self.state.params, self.state.optimizer) = after;
         }
