@@ -1,6 +1,7 @@
 //! How to scale distributed deep learning? (Jin et al. 2016): gossip, elastic averaging and a
 //! parameter server beside all-reduce.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::learn::{OptimizerState, Rule};
@@ -140,14 +141,15 @@ fn push_gossip_takes_in_what_was_sent_to_it() {
 /// One worker alone, as its own optimizer would have it.
 fn serial(prepared: &Prepared, batch: u64) -> Vector {
     let (plan, compute) = (&prepared.plan, prepared.task.compute(prepared.plan.seed));
-    let (mut params, mut state) = ((*plan.initial).clone(), OptimizerState::default());
+    let (mut params, mut state) = (plan.initial.clone(), OptimizerState::default());
     for from in (0..plan.samples_total).step_by(batch as usize) {
         let spans = Spans::one(from, plan.samples_total.min(from + batch));
         let gradient = compute(&params, &spans, &mut Default::default());
         let rate = plan.schedule.rate(from, plan.samples_total);
-        plan.optimizer.descend(&mut params, &mut state, &gradient, rate, &plan.layout);
+        let into = Arc::make_mut(&mut params);
+        plan.optimizer.descend(into, &mut state, &gradient, rate, &plan.layout);
     }
-    params
+    (*params).clone()
 }
 
 fn heavy_ball() -> Option<Optimizer> {

@@ -234,7 +234,7 @@ impl Run {
     /// The mean gradient over the samples at these positions, computed by one worker alone.
     pub fn mean_gradient(&self, params: &[f32], spans: &Spans) -> Vec<f64> {
         let compute = self.prepared.task.compute(self.prepared.plan.seed);
-        let gradient = compute(params, spans, &mut Default::default());
+        let gradient = compute(&Arc::new(params.to_vec()), spans, &mut Default::default());
         let samples = gradient.samples as f64;
         gradient.sum.iter().map(|sum| f64::from(*sum) / samples).collect()
     }

@@ -38,6 +38,7 @@ impl Task {
         Arc::new(move |params, spans, desk| {
             let mut gradient = Gradient::zero(model.size());
             let mut positions = spans.positions();
+            desk.scratch.at(params);
             loop {
                 let some = positions.by_ref().take(micro_batch).map(|at| order.at(at));
                 desk.batch.fill(data.as_ref(), some);

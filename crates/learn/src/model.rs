@@ -1,6 +1,7 @@
 //! What a model is: a pure function from params and samples to a gradient and a score.
 
 use std::ops::Range;
+use std::sync::{Arc, Weak};
 
 use crate::dataset::Batch;
 use crate::gradient::Gradient;
@@ -105,6 +106,8 @@ pub struct Scratch {
     buffers: Vec<Vec<f32>>,
     arena: Vec<f32>,
     stamp: u64,
+    /// The replica that gradients were last said to be at.
+    replica: Weak<Vector>,
     held: Held,
 }
 
@@ -117,6 +120,8 @@ struct Held {
     whole: Vec<f32>,
     /// Whether what was made of them is enough for the way back.
     back: bool,
+    /// Whether they are the scratch's replica.
+    is_replica: bool,
 }
 
 impl Scratch {
@@ -143,37 +148,65 @@ impl Scratch {
             self.arena.clear();
             self.arena.resize(len + slack, 0.0);
             self.held.glimpse.clear();
+            self.held.is_replica = false;
         }
         let start = self.arena.as_ptr().align_offset(LINE).min(slack);
         &mut self.arena[start..start + len]
     }
 
+    /// Says which replica the next gradients are computed at: if it is the one of the last time, nothing that
+    /// was made of it needs to be made or compared again.
+    pub fn at(&mut self, replica: &Arc<Vector>) {
+        let replica = Arc::downgrade(replica);
+        self.held.is_replica &= replica.ptr_eq(&self.replica);
+        self.replica = replica;
+    }
+
     /// Whether the arena holds what is made of these very params; if not, the caller makes it now.
     ///
     /// Replicas are often computed with again and again: by simulated workers that share one, in
-    /// micro-batches. Comparing is several times as fast as packing. Only params that are seen twice are
-    /// kept for it: a worker that steps after every gradient pays nothing.
+    /// micro-batches. Where nobody said so, comparing is still several times as fast as packing. Only params
+    /// that are seen twice are kept for it: a worker that steps after every gradient pays nothing.
     pub(crate) fn holds(&mut self, params: &[f32], back: bool) -> bool {
-        const GLIMPSE: usize = 64;
-        let held = &mut self.held;
-        let stride = (params.len() / GLIMPSE).max(1);
-        let glimpse = || params.iter().step_by(stride).map(|x| x.to_bits());
-        let is_enough = held.back || !back;
-        if !is_enough || !glimpse().eq(held.glimpse.iter().copied()) {
-            held.glimpse.clear();
-            held.glimpse.extend(glimpse());
-            held.whole.clear();
-            // Taken now, so that no later gradient allocates.
-            held.whole.reserve_exact(params.len());
-            held.back = back;
-            return false;
-        }
-        if same_bits(&held.whole, params) {
+        let is_enough = self.held.back || !back;
+        let is_replica = self.is_replica(params);
+        if is_enough && is_replica && self.held.is_replica {
             return true;
         }
-        held.whole.clear();
-        held.whole.extend_from_slice(params);
-        held.back = back;
+        let holds = self.held.is_of(params) && is_enough;
+        if !holds {
+            self.held.back = back;
+        }
+        self.held.is_replica = is_replica;
+        holds
+    }
+
+    /// Whether the params are the replica itself. As long as a weak pointer to it is kept, nobody can change a
+    /// shared vector in place, or put another one where it was.
+    fn is_replica(&self, params: &[f32]) -> bool {
+        self.replica.upgrade().is_some_and(|replica| std::ptr::eq(replica.as_slice(), params))
+    }
+}
+
+impl Held {
+    /// Whether it is these that were held; if not, it is from now on.
+    fn is_of(&mut self, params: &[f32]) -> bool {
+        const GLIMPSE: usize = 64;
+        let stride = (params.len() / GLIMPSE).max(1);
+        let glimpse = || params.iter().step_by(stride).map(|x| x.to_bits());
+        if !glimpse().eq(self.glimpse.iter().copied()) {
+            self.glimpse.clear();
+            self.glimpse.extend(glimpse());
+            self.whole.clear();
+            // Taken now, so that no later gradient allocates.
+            self.whole.reserve_exact(params.len());
+            return false;
+        }
+        if same_bits(&self.whole, params) {
+            return true;
+        }
+        self.whole.clear();
+        self.whole.extend_from_slice(params);
         false
     }
 }
@@ -237,13 +270,58 @@ mod tests {
     }
 
     #[test]
+    fn a_replica_is_held_from_the_first_time_until_it_is_another_or_changes() {
+        let mut scratch = Scratch::default();
+        let (mut replica, other) = (Arc::new(vec![0.0_f32; 1000]), Arc::new(vec![0.0_f32; 1000]));
+        let holds = |scratch: &mut Scratch, replica: &Arc<Vector>| {
+            scratch.at(replica);
+            scratch.holds(replica, true)
+        };
+
+        let seen: Vec<bool> = (0..3).map(|_| holds(&mut scratch, &replica)).collect();
+        assert_eq!(seen, [false, true, true]);
+
+        // The same memory, but no longer the same numbers.
+        let memory = replica.as_ptr();
+        Arc::make_mut(&mut replica)[1] = -0.0;
+        assert_eq!(replica.as_ptr(), memory, "nobody else has it, so it is not copied");
+        assert!(!holds(&mut scratch, &replica));
+        assert!(holds(&mut scratch, &replica));
+
+        // What was seen between, without being the replica, is what the arena holds now.
+        assert!(!scratch.holds(&other, true));
+        assert!(!holds(&mut scratch, &replica));
+        assert!(!holds(&mut scratch, &other));
+    }
+
+    #[test]
+    fn what_a_replica_was_made_into_for_the_way_there_is_not_enough_for_the_way_back() {
+        let mut scratch = Scratch::default();
+        let (replica, other) = (Arc::new(vec![1.0_f32; 10]), vec![2.0_f32; 10]);
+        (0..3).for_each(|_| _ = scratch.holds(&other, false));
+        scratch.at(&replica);
+
+        assert!(!scratch.holds(&replica, false));
+        assert!(scratch.holds(&replica, false));
+        assert!(!scratch.holds(&replica, true));
+        assert!(scratch.holds(&replica, true));
+        assert!(!scratch.holds(&other, false), "the arena has not held it for long");
+    }
+
+    #[test]
     fn another_network_in_the_arena_ends_all_holding() {
         let mut scratch = Scratch::default();
         let params = vec![1.0_f32; 10];
-        scratch.arena(5, 1);
-        (0..3).for_each(|_| _ = scratch.holds(&params, true));
-        scratch.arena(5, 2);
+        let params = Arc::new(params);
+        for is_replica in [false, true] {
+            scratch.arena(5, 1);
+            if is_replica {
+                scratch.at(&params);
+            }
+            (0..3).for_each(|_| _ = scratch.holds(&params, true));
+            scratch.arena(5, 2);
 
-        assert!(!scratch.holds(&params, true));
+            assert!(!scratch.holds(&params, true));
+        }
     }
 }

@@ -395,8 +395,8 @@ pub struct Desk {
     pub batch: Batch,
 }
 
-/// Computes the gradient at some parameters over the samples at some positions.
-pub type Compute = Arc<dyn Fn(&[f32], &Spans, &mut Desk) -> Gradient + Send + Sync>;
+/// Computes the gradient at some replica over the samples at some positions.
+pub type Compute = Arc<dyn Fn(&Arc<Vector>, &Spans, &mut Desk) -> Gradient + Send + Sync>;
 
 /// What runs workers: simulated or real.
 pub trait Cluster {
