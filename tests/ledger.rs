@@ -65,6 +65,8 @@ fn tally(broken: bool) -> Tally {
         seed: plan.seed,
         samples_total: plan.samples_total,
         samples_per_epoch: plan.samples_per_epoch,
+        model: String::new(),
+        data: String::new(),
         params: plan.initial.len() as u64,
         kernels: String::new(),
         together: false,

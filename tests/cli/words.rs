@@ -35,14 +35,14 @@ fn lists_and_help_are_as_they_were() {
 #[test]
 fn the_examples_of_jobs_md_come_out_everywhere() {
     let document = include_str!("../../docs/jobs.md");
-    fs::write(room().join("portable.toml"), "kernels = \"portable\"\n").unwrap();
     let example = |command: &str, until: &str| {
         let (_, rest) = document.split_once(command).expect("the command is there");
         rest.split_once(until).expect("it ends").0.trim_start().to_owned()
     };
-    let outcome = "simulate uniform --job portable.toml --strategy adpsgd --epochs 2 --target-loss 1.8 --json";
+    let outcome =
+        "simulate uniform --kernels portable --strategy adpsgd --epochs 2 --target-loss 1.8 --json";
     let journal =
-        "simulate uniform --job portable.toml --epochs 1 --workers 2 --journal run-md.jsonl";
+        "simulate uniform --kernels portable --epochs 1 --workers 2 --journal run-md.jsonl";
 
     assert_eq!(paceline(outcome).stdout, example(outcome, "```"));
     assert_eq!(paceline(journal).code, 0);

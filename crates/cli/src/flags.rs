@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use paceline_job::{Job, scenarios};
+use paceline_job::{Job, Kernels, scenarios};
 use paceline_sim::Scenario;
 
 use crate::files::Named;
@@ -47,6 +47,9 @@ pub struct JobFlags {
     /// Learn from so many of the first samples [default: all]
     #[arg(long, value_name = "N")]
     samples: Option<u64>,
+    /// Instructions that gradients use: avx512, avx2, neon, or portable, which gives the same bits everywhere [default: the best of the processor]
+    #[arg(long, value_name = "K", value_parser = kernels)]
+    kernels: Option<Kernels>,
     /// Report when the training loss first falls to this
     #[arg(long, value_name = "L")]
     target_loss: Option<f64>,
@@ -74,6 +77,7 @@ impl JobFlags {
         job.data = self.data.clone().unwrap_or(job.data);
         job.data_dir = self.data_dir.clone().or(job.data_dir);
         job.samples = self.samples.or(job.samples);
+        job.kernels = self.kernels.or(job.kernels);
         // A flag for one of two alternatives overrides the file's choice of the other.
         if self.batch.or(self.batch_total).is_some() {
             (job.batch, job.batch_total) = (self.batch, self.batch_total);
@@ -109,6 +113,11 @@ impl JobFlags {
         scenario.check().map_err(Ending::Usage)?;
         Ok(scenario)
     }
+}
+
+fn kernels(name: &str) -> Result<Kernels, String> {
+    let known = Kernels::ALL.into_iter().find(|path| path.name() == name);
+    known.ok_or_else(|| format!("take one of {}", Kernels::ALL.map(Kernels::name).join(", ")))
 }
 
 /// The scenario's file, if it is not one of those that have a name.

@@ -97,16 +97,18 @@ impl Report {
 
 /// What the first line tells of the job.
 fn told_by(line: &Line) -> Vec<(String, String)> {
-    let Record::Began { strategy, seed, samples_total, samples_per_epoch, params, .. } =
-        &line.record
+    let Record::Began {
+        strategy, seed, samples_total, samples_per_epoch, model, data, params, ..
+    } = &line.record
     else {
         return vec![];
     };
+    let called = |name: &str| if name.is_empty() { String::new() } else { format!("{name}, ") };
     let epochs = *samples_total as f64 / (*samples_per_epoch).max(1) as f64;
     named([
         ("strategy", strategy.clone()),
-        ("model", format!("{} params", count(*params))),
-        ("data", format!("{} samples", count(*samples_per_epoch))),
+        ("model", format!("{}{} params", called(model), count(*params))),
+        ("data", format!("{}{} samples", called(data), count(*samples_per_epoch))),
         ("epochs", format!("{epochs:.2}")),
         ("seed", seed.to_string()),
     ])

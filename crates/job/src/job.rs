@@ -89,6 +89,9 @@ impl Default for Job {
 #[derive(Clone)]
 pub struct Prepared {
     pub name: String,
+    /// As the job names them; empty where the task is one's own.
+    pub(crate) model: String,
+    pub(crate) data: String,
     pub workers: u32,
     /// How many it was made for; others may go on with it.
     pub workers_first: u32,
@@ -131,7 +134,8 @@ impl Job {
             return Err("workers = 0: a job needs at least one worker".into());
         }
         let batch = self.batch_of_one(workers)?;
-        let model = own.is_none().then_some(self.model.as_str());
+        let named = own.is_none().then_some((self.model.as_str(), self.data.as_str()));
+        let (model, data) = named.unzip();
         let task = match own {
             Some(task) => task,
             None => Task::of(self)?,
@@ -147,6 +151,8 @@ impl Job {
         let workers_first = workers;
         Ok(Prepared {
             name,
+            model: model.unwrap_or_default().to_owned(),
+            data: data.unwrap_or_default().to_owned(),
             workers,
             workers_first,
             batch,

@@ -24,6 +24,8 @@ pub mod write;
 pub use choices::{Choices, Kind};
 pub use job::{Job, Prepared, Target};
 pub use outcome::{Failure, Outcome};
+/// What `kernels` in a job may be.
+pub use paceline_learn::Path as Kernels;
 pub use recipes::{Recipe, recipes};
 pub use retime::Training;
 pub use simulate::{Simulated, simulate};

@@ -62,6 +62,8 @@ impl<'a> Observer<'a> {
             seed: prepared.plan.seed,
             samples_total: prepared.plan.samples_total,
             samples_per_epoch: prepared.plan.samples_per_epoch,
+            model: prepared.model.clone(),
+            data: prepared.data.clone(),
             params: prepared.plan.initial.len() as u64,
             kernels: prepared.task.model.kernels().to_owned(),
             together: manner == Manner::Together,

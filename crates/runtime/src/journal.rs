@@ -35,6 +35,11 @@ pub enum Record {
         seed: u64,
         samples_total: u64,
         samples_per_epoch: u64,
+        /// What was learned from what, as the job names them; empty if they have no names.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        model: String,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        data: String,
         params: u64,
         /// Which instructions gradients were computed with: their last bits depend on it.
         #[serde(default)]

@@ -136,6 +136,8 @@ mod tests {
             seed: 1,
             samples_total: 1000,
             samples_per_epoch: 200,
+            model: String::new(),
+            data: String::new(),
             params: 3,
             kernels: String::new(),
             together,

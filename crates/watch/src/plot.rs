@@ -194,6 +194,8 @@ mod tests {
             seed: 1,
             samples_total: 600,
             samples_per_epoch: 100,
+            model: String::new(),
+            data: String::new(),
             params: 3,
             kernels: String::new(),
             together: true,

@@ -53,6 +53,8 @@ pub fn began(together: bool) -> Record {
         seed: 1,
         samples_total: 1000,
         samples_per_epoch: 100,
+        model: String::new(),
+        data: String::new(),
         params: 3,
         kernels: String::new(),
         together,

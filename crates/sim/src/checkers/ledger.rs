@@ -190,6 +190,8 @@ mod tests {
                 seed: 1,
                 samples_total: 10,
                 samples_per_epoch: 10,
+                model: String::new(),
+                data: String::new(),
                 params: 1,
                 kernels: String::new(),
                 together,
