@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use paceline::job::threads::{ThreadSetting, Trained, train};
 use paceline::learn::{Batch, Gradient, Model, Noise, Quadratic, Score, Scratch};
@@ -41,6 +42,42 @@ fn recipes_that_read_no_clock_give_the_same_bits_simulated_and_on_threads() {
 
         let simulated = simulated.params.expect("there are params");
         assert_eq!(fingerprint(&real), fingerprint(&simulated), "{name}");
+    }
+}
+
+/// Collects what each evaluation found, and after how many samples.
+#[derive(Default)]
+struct Scores(Vec<(u64, f64, f64)>);
+
+impl Reader for Scores {
+    fn read(&mut self, line: &Line) {
+        if let Record::Scored { samples, loss, accuracy } = line.record {
+            self.0.push((samples, loss, accuracy));
+        }
+    }
+}
+
+/// Also where an epoch is over long before the last one is evaluated: the replica is that of its epoch.
+#[test]
+fn every_epoch_gets_the_same_score_simulated_and_on_threads() {
+    for name in ["ssgd", "cpsgd", "pipe"] {
+        let job = Job {
+            strategy: name.into(),
+            epochs: 30.0,
+            samples: Some(64),
+            batch: Some(4),
+            ..Job::default()
+        };
+        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let (mut real, mut simulated) = (Scores::default(), Scores::default());
+
+        on_threads(&prepared, &[], vec![&mut real]);
+        simulate(&prepared, &uneven(), 2, vec![&mut simulated]).expect("it ends");
+
+        assert_eq!(real.0, simulated.0, "{name}");
+        let samples: Vec<u64> = real.0.iter().map(|(samples, ..)| *samples).collect();
+        assert!(samples.is_sorted_by(|a, b| a < b), "{name}: {samples:?}");
+        assert_eq!(samples.last(), Some(&prepared.plan.samples_total), "{name}");
     }
 }
 
@@ -125,6 +162,52 @@ impl Reader for StopAfter {
             self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         }
     }
+}
+
+/// Is evaluated until the job is stopped.
+struct Endless {
+    model: Quadratic,
+    stop: Arc<AtomicBool>,
+}
+
+impl Model for Endless {
+    fn params(&self) -> usize {
+        self.model.params()
+    }
+
+    fn initial(&self, seed: u64) -> Vec<f32> {
+        self.model.initial(seed)
+    }
+
+    fn gradient(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch, into: &mut Gradient) {
+        self.model.gradient(params, batch, scratch, into);
+    }
+
+    fn evaluate(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Score {
+        let since = Instant::now();
+        while !self.stop.load(std::sync::atomic::Ordering::Relaxed) {
+            assert!(since.elapsed() < Duration::from_secs(60), "nobody stops the job");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.model.evaluate(params, batch, scratch)
+    }
+}
+
+#[test]
+fn an_evaluation_holds_up_neither_learning_nor_the_wish_to_stop() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let model = Quadratic { curvature: vec![0.5; 4], noise: 0.1 };
+    let model = Arc::new(Endless { model, stop: stop.clone() });
+    let task = Task { model, train: Arc::new(Noise { len: 50 }), test: Arc::new(Noise { len: 1 }) };
+    let job = Job { strategy: "ssgd".into(), epochs: 1e5, ..Job::default() };
+    let prepared = job.check(&recipes(), 2, Some(task)).expect("the job is sound");
+    // The first epoch ends long before so many lines are written.
+    let mut stopper = StopAfter { stop: stop.clone(), lines: 2000 };
+
+    let trained = train(&prepared, ThreadSetting::default(), stop, vec![&mut stopper]);
+
+    let outcome = trained.expect("it ends").outcome;
+    assert!(outcome.stopped && outcome.samples > 50, "{outcome:?}");
 }
 
 /// Panics at some sample; otherwise a model like any other.

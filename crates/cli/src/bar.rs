@@ -198,7 +198,7 @@ mod tests {
         account.members = (0..16).map(WorkerId).collect();
         account.waited_for = [(WorkerId(15), Duration::from_secs(12))].into();
         account.curve.points.push((Duration::from_secs(9), 0.21));
-        account.scores.push(Score { at: Duration::ZERO, loss: 0.2, accuracy: 0.951 });
+        account.scores.push(Score { at: Duration::ZERO, samples: 100, loss: 0.2, accuracy: 0.951 });
         let mark = Mark { at: Duration::from_secs(8), samples: 784_000, ..Mark::default() };
 
         let told = message(&account, &mark, "virtual", &SHORT);

@@ -56,6 +56,7 @@ impl Life {
 #[derive(Clone, Copy, Debug)]
 pub struct Score {
     pub at: Duration,
+    pub samples: u64,
     pub loss: f64,
     pub accuracy: f64,
 }
@@ -124,8 +125,8 @@ impl Reader for Account {
                 let note = self.notes.entry(name.clone()).or_default();
                 *note = (note.0 + value, note.1 + 1);
             }
-            Record::Scored { loss, accuracy, .. } => {
-                self.scores.push(Score { at: line.at, loss: *loss, accuracy: *accuracy });
+            &Record::Scored { samples, loss, accuracy } => {
+                self.scores.push(Score { at: line.at, samples, loss, accuracy });
             }
             Record::Finished { who, .. } | Record::Left { who } | Record::Crashed { who } => {
                 self.workers.entry(*who).or_default().end(line.at);

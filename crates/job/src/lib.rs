@@ -8,6 +8,7 @@ pub mod data;
 pub mod evaluate;
 pub mod job;
 pub mod journal_file;
+pub mod judge;
 pub mod models;
 pub mod observe;
 pub mod outcome;

@@ -1,30 +1,31 @@
 //! What every run is watched by: the account, the ledger's checker, evaluations, and whoever else reads.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_learn::Vector;
 use paceline_learn::vector::mean;
-use paceline_runtime::cluster::{Desk, Shelf, Shelves};
+use paceline_runtime::cluster::{Shelf, Shelves};
 use paceline_runtime::{Journal, Line, Manner, Reader, Record, WorkerId, journal};
 use paceline_sim::checkers::LedgerCheck;
 
 use crate::account::Account;
 use crate::job::{Prepared, Target};
+use crate::judge::{Judge, Question};
 use crate::outcome::Outcome;
 use crate::retime::Training;
-use crate::task::Task;
 
 /// Takes every line of a run's journal.
 pub struct Observer<'a> {
     pub account: Account,
     ledger: LedgerCheck,
     journal: Journal<'a>,
-    task: Task,
+    judge: Judge,
+    /// What members had published when they wrote the last line that was observed.
     shelves: Arc<Mutex<Shelves>>,
-    shelf: Shelf,
-    desk: Desk,
+    manner: Manner,
     epochs_scored: u64,
     training: Option<Arc<Training>>,
     /// The target after which there is nothing to wait for.
@@ -35,7 +36,7 @@ pub struct Observer<'a> {
 impl<'a> Observer<'a> {
     pub fn new(
         prepared: &Prepared,
-        manner: Manner,
+        (manner, judge): (Manner, Judge),
         shelves: Arc<Mutex<Shelves>>,
         readers: Vec<&'a mut dyn Reader>,
     ) -> Observer<'a> {
@@ -43,14 +44,9 @@ impl<'a> Observer<'a> {
             account: Account::default(),
             ledger: LedgerCheck::default(),
             journal: Journal::new(readers),
-            task: prepared.task.clone(),
+            judge,
             shelves,
-            shelf: if matches!(manner, Manner::Central { .. }) {
-                Shelf::Center
-            } else {
-                Shelf::Replica
-            },
-            desk: Desk::default(),
+            manner,
             epochs_scored: 0,
             training: prepared.training.clone(),
             end_at: prepared.target.filter(|_| prepared.ends_at_target),
@@ -84,9 +80,7 @@ impl<'a> Observer<'a> {
     /// Reads a line; breaks off when learning has come apart.
     pub fn observe(&mut self, line: &Line) -> ControlFlow<()> {
         self.write(line);
-        if !matches!(line.record, Record::Applied { .. }) {
-            return ControlFlow::Continue(());
-        }
+        let Record::Applied { who, .. } = line.record else { return ControlFlow::Continue(()) };
         if self.account.curve.has_diverged() {
             self.diverged = Some(format!(
                 "the training loss came apart after {:.2} epochs ({:.3} s); try a smaller learning rate",
@@ -98,9 +92,17 @@ impl<'a> Observer<'a> {
         let epochs = self.epochs();
         if self.epochs_scored != epochs {
             self.epochs_scored = epochs;
-            self.score(line.at);
+            self.score(line.at, Some(who), Judge::ask);
         }
         if self.has_arrived() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Takes in what has been evaluated meanwhile; breaks off when there is nothing left to wait for.
+    pub fn hear(&mut self) -> ControlFlow<()> {
+        let lines = self.judge.answered();
+        lines.iter().for_each(|line| self.write(line));
+        let has_arrived = !lines.is_empty() && self.has_arrived();
+        if has_arrived { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Whether the target is reached after which there is nothing to wait for.
@@ -131,43 +133,62 @@ impl<'a> Observer<'a> {
         self.journal.write(line);
     }
 
-    /// Evaluates the mean of the members' replicas, or the center; takes none of the run's time.
-    fn score(&mut self, at: Duration) {
+    /// Has evaluated what was learned by now, or by this member.
+    fn score(
+        &mut self,
+        at: Duration,
+        who: Option<WorkerId>,
+        ask: fn(&mut Judge, Question) -> Option<Line>,
+    ) {
         let samples = self.account.samples;
-        let (loss, accuracy) = match &self.training {
-            Some(training) => training.score(samples),
-            None => {
-                let Some(params) = self.mean() else { return };
-                let score = self.task.evaluate(&params, &mut self.desk);
-                (score.loss(), score.accuracy())
+        let line = match &self.training {
+            Some(training) => {
+                let (loss, accuracy) = training.score(samples);
+                Some(Line { at, record: Record::Scored { samples, loss, accuracy } })
             }
+            None => self
+                .learned(who)
+                .and_then(|params| ask(&mut self.judge, Question { at, samples, params })),
         };
-        self.write(&Line { at, record: Record::Scored { samples, loss, accuracy } });
+        if let Some(line) = line {
+            self.write(&line);
+        }
     }
 
-    /// The mean of what the members have published last.
-    fn mean(&self) -> Option<Arc<Vector>> {
+    /// The center, or the mean of the members' replicas. Where all exchange together, the one that is first
+    /// through a round has what all will have.
+    fn learned(&self, who: Option<WorkerId>) -> Option<Arc<Vector>> {
+        let (shelf, whose) = match (self.manner, who) {
+            (Manner::Central { .. }, _) => (Shelf::Center, self.account.members.get(..1)?),
+            (Manner::Together, Some(_)) => (Shelf::Replica, who.as_slice()),
+            _ => (Shelf::Replica, &self.account.members[..]),
+        };
         let shelves = self.shelves.lock().expect("nobody panics here");
-        let of = |who: &WorkerId| shelves.get(&(*who, self.shelf));
-        let mut replicas: Vec<Arc<Vector>> =
-            self.account.members.iter().filter_map(of).map(|value| value.params.clone()).collect();
-        if self.shelf == Shelf::Center {
-            replicas.truncate(1);
-        }
+        let of = |who: &WorkerId| Some(shelves.get(&(*who, shelf))?.params.clone());
+        let replicas: Vec<Arc<Vector>> = whose.iter().filter_map(of).collect();
         drop(shelves);
         mean(replicas.iter())
     }
 
-    /// Scores the end of the run and tells what came of it all.
+    /// Scores the end of the run and tells what came of it all. Evaluating is cut short for who is in a hurry.
     pub fn conclude(
         mut self,
         prepared: &Prepared,
         stopped: bool,
+        hurry: &AtomicBool,
     ) -> (Outcome, Option<Arc<Vector>>) {
-        let (last, end) =
-            (self.account.scores.last(), self.account.over.unwrap_or(self.account.end));
-        if self.diverged.is_none() && last.map(|score| score.at) != Some(end) {
-            self.score(end);
+        let given_up = stopped || self.diverged.is_some();
+        let (lines, judge) = self.judge.finish(|| given_up || hurry.load(Ordering::Relaxed));
+        self.judge = judge;
+        lines.iter().for_each(|line| self.write(line));
+        let last = self.account.scores.last().map(|score| score.samples);
+        // Replicas that learn apart are still drawn together when all samples are applied.
+        let is_scored = last == Some(self.account.samples) && self.manner != Manner::Apart;
+        if self.diverged.is_none() && !is_scored {
+            let end = self.account.over.unwrap_or(self.account.end);
+            let is_brief = stopped || hurry.load(Ordering::Relaxed);
+            let ask = if is_brief { Judge::ask_briefly } else { Judge::ask };
+            self.score(end, None, ask);
         }
         let given_up = self.diverged.is_some() || self.has_arrived();
         if self.diverged.is_none() && self.account.curve.ends_higher() {
@@ -214,6 +235,6 @@ impl<'a> Observer<'a> {
             waited_for: waited_for.map(|(who, time)| (who.0, time.as_secs_f64())),
             journal_hash: format!("{:016x}", self.journal.hash()),
         };
-        (outcome, self.mean())
+        (outcome, self.learned(None))
     }
 }

@@ -1,12 +1,14 @@
 //! Runs a job on a simulated cluster.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use paceline_learn::Vector;
 use paceline_runtime::{Executor, Halt, Manner, Reader, train};
 use paceline_sim::{Scenario, Setting, SimCluster};
 
 use crate::job::Prepared;
+use crate::judge::Judge;
 use crate::observe::Observer;
 use crate::outcome::{Failure, Outcome};
 
@@ -39,7 +41,8 @@ pub fn simulate(
         },
     );
     let (shelves, wires) = (cluster.shelves(), cluster.bytes_on_wires());
-    let mut observer = Observer::new(prepared, manner, shelves, readers);
+    let judge = Judge::on_the_spot(prepared.task.clone(), threads.max(1));
+    let mut observer = Observer::new(prepared, (manner, judge), shelves, readers);
     let mut executor = Executor::new(Box::new(cluster));
     let ended = executor
         .run(&mut |port| Box::pin(train(plan.clone(), port, prepared.strategy())), &mut |line| {
@@ -51,7 +54,7 @@ pub fn simulate(
     }
     // Workers behind a cut may live on for a while; the job ends when the coordinator says so.
     let seconds = observer.account.over.unwrap_or_else(|| executor.now()).as_secs_f64();
-    let (mut outcome, params) = observer.conclude(prepared, false);
+    let (mut outcome, params) = observer.conclude(prepared, false, &AtomicBool::new(false));
     outcome.virtual_seconds = Some(seconds);
     Ok(Simulated { outcome, params, bytes_on_wires: wires.get() })
 }

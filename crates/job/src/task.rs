@@ -1,9 +1,11 @@
 //! What is to be learned: a model and its data, by name or of one's own.
 
+use std::num::NonZero;
 use std::sync::Arc;
 
-use paceline_learn::{Batch, Dataset, Gradient, Model, Order, Score};
+use paceline_learn::{Dataset, Gradient, Model, Order, Score};
 use paceline_runtime::cluster::{Compute, Desk};
+use rayon::prelude::*;
 
 use crate::data::Sets;
 use crate::{Job, data, models};
@@ -50,17 +52,34 @@ impl Task {
         })
     }
 
-    /// How good these parameters are on the test set.
-    pub fn evaluate(&self, params: &[f32], desk: &mut Desk) -> Score {
+    /// How good these parameters are on the test set, with so many hands as `hands` says from time to time;
+    /// with none it gives up. The score does not depend on how many they are.
+    pub fn evaluate(
+        &self,
+        params: &[f32],
+        desks: &mut Vec<Desk>,
+        hands: impl Fn() -> usize,
+    ) -> Option<Score> {
+        let micro_batch = self.model.micro_batch_max() as u64;
+        let judge = |(from, desk): (u64, &mut Desk)| {
+            let to = self.test.len().min(from + micro_batch);
+            desk.batch.fill(self.test.as_ref(), (from..to).map(|index| (0, index)));
+            self.model.evaluate(params, &desk.batch, &mut desk.scratch)
+        };
         let mut score = Score::default();
         let mut from = 0;
         while from < self.test.len() {
-            let to = self.test.len().min(from + self.model.micro_batch_max() as u64);
-            desk.batch.fill(self.test.as_ref(), (from..to).map(|index| (0, index)));
-            let batch: &Batch = &desk.batch;
-            score.add(&self.model.evaluate(params, batch, &mut desk.scratch));
-            from = to;
+            let hands = NonZero::new(hands())?.get();
+            desks.resize_with(desks.len().max(hands), Desk::default);
+            let starts = (from..self.test.len()).step_by(micro_batch as usize);
+            let parts: Vec<_> = starts.zip(&mut desks[..hands]).collect();
+            from += parts.len() as u64 * micro_batch;
+            let scores: Vec<Score> = match hands {
+                1 => parts.into_iter().map(judge).collect(),
+                _ => parts.into_par_iter().map(judge).collect(),
+            };
+            scores.iter().for_each(|part| score.add(part));
         }
-        score
+        Some(score)
     }
 }

@@ -2,18 +2,20 @@
 
 use std::num::NonZero;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
 use paceline_net::{Hub, News, Setting};
+use paceline_runtime::cluster::Shelves;
 use paceline_runtime::{Executor, Halt, Manner, Reader, Saves, Snapshot, WorkerId, train as live};
 
 use crate::checkpoint::{Saved, Saving, Writer};
 use crate::job::Prepared;
+use crate::judge::Judge;
 use crate::observe::Observer;
 use crate::outcome::{Failure, Outcome};
 use crate::pace;
@@ -82,13 +84,14 @@ pub fn train_saving(
         done: prepared.plan.resumed.as_ref().map(done).unwrap_or_default(),
         pace,
     });
-    let observer = Observer::new(prepared, manner, hub.shelves(), readers);
+    let (judge, shelves) = (Judge::aside(prepared.task.clone()), Arc::default());
+    let observer = Observer::new(prepared, (manner, judge), Arc::clone(&shelves), readers);
     let started = Instant::now();
     let workers: Vec<_> =
         (0..prepared.workers).map(|id| seat(prepared, &hub, WorkerId(id))).collect();
     (0..prepared.workers).for_each(|id| hub.hello(WorkerId(id)));
     let wishes = saving.map(|saving| Wishes::new(saving, manner));
-    let mut watch = Watch { observer, hub, writer, wishes, stopped: false };
+    let mut watch = Watch { observer, shelves, hub, writer, wishes, stopped: false };
     watch.until_all_ended(&news, &stop, &workers);
     for worker in workers {
         match worker.join() {
@@ -97,12 +100,12 @@ pub fn train_saving(
             Err(_) => return Err(Failure::Failed("a worker's thread panicked; see above".into())),
         }
     }
+    let seconds = started.elapsed().as_secs_f64();
     while let Ok(news) = news.try_recv() {
         let _ = watch.take_in(news);
     }
-    let seconds = started.elapsed().as_secs_f64();
     let saved = watch.writer.map(Writer::finish);
-    let (mut outcome, params) = watch.observer.conclude(prepared, watch.stopped);
+    let (mut outcome, params) = watch.observer.conclude(prepared, watch.stopped, &stop);
     outcome.real_seconds = Some(seconds);
     outcome.stopped = stop.load(Ordering::Relaxed) && outcome.samples < prepared.plan.samples_total;
     Ok(Trained { outcome, params, saved })
@@ -134,6 +137,8 @@ pub(crate) fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker 
 /// Whoever looks after a run while it lasts.
 struct Watch<'a> {
     observer: Observer<'a>,
+    /// What the workers had published when they said what has been taken in: by now they may be further.
+    shelves: Arc<Mutex<Shelves>>,
     hub: Arc<Hub>,
     writer: Option<Writer>,
     wishes: Option<Wishes>,
@@ -144,11 +149,11 @@ impl Watch<'_> {
     fn until_all_ended(&mut self, news: &Receiver<News>, stop: &AtomicBool, workers: &[Worker]) {
         loop {
             let broken_off = match news.recv_timeout(Duration::from_millis(20)) {
-                Ok(news) => self.take_in(news).is_break(),
+                Ok(news) => self.take_in(news).is_break() || self.observer.hear().is_break(),
                 Err(RecvTimeoutError::Timeout) if workers.iter().all(JoinHandle::is_finished) => {
                     return;
                 }
-                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Timeout) => self.observer.hear().is_break(),
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             if !self.stopped && (broken_off || stop.load(Ordering::Relaxed)) {
@@ -168,6 +173,9 @@ impl Watch<'_> {
     fn take_in(&mut self, news: News) -> ControlFlow<()> {
         match (news, &mut self.writer) {
             (News::Line(line), _) => return self.observer.observe(&line),
+            (News::Published { who, shelf, value }, _) => {
+                self.shelves.lock().expect("nobody panics here").insert((who, shelf), value);
+            }
             // All that led to the snapshot has been observed: if learning has come apart, the
             // checkpoints from before are worth more than this one.
             (News::Snapshot(mut snapshot), Some(writer)) if !self.observer.is_astray() => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
 use paceline_runtime::cluster::{
-    Action, Cluster, Compute, Desk, Entry, Event, Shelf, Shelves, Ticket, Word,
+    Action, Cluster, Compute, Desk, Entry, Event, Published, Shelf, Shelves, Ticket, Word,
 };
 use paceline_runtime::coordinator::{Coordinator, Rules};
 use paceline_runtime::membership::Sign;
@@ -31,6 +31,12 @@ pub struct Setting {
 #[derive(Debug)]
 pub enum News {
     Line(Line),
+    /// Before the lines of the round that led to it.
+    Published {
+        who: WorkerId,
+        shelf: Shelf,
+        value: Published,
+    },
     Snapshot(Box<Snapshot>),
 }
 
@@ -39,7 +45,7 @@ pub struct Hub {
     start: Instant,
     setting: Setting,
     state: Mutex<State>,
-    shelves: Arc<Mutex<Shelves>>,
+    shelves: Mutex<Shelves>,
     news: Mutex<Sender<News>>,
 }
 
@@ -78,14 +84,10 @@ impl Hub {
             start: Instant::now(),
             setting,
             state: Mutex::new(state),
-            shelves: Arc::default(),
+            shelves: Mutex::default(),
             news: Mutex::new(news),
         };
         (Arc::new(hub), out)
-    }
-
-    pub fn shelves(&self) -> Arc<Mutex<Shelves>> {
-        self.shelves.clone()
     }
 
     /// The part of the cluster that one worker's executor runs against.
@@ -271,6 +273,7 @@ impl Cluster for ThreadCluster {
                 }
             }
             Action::Publish { shelf, value } => {
+                drop(self.news.send(News::Published { who: by, shelf, value: value.clone() }));
                 self.hub.shelves.lock().expect("no holder panics").insert((by, shelf), value);
             }
             Action::Read { ticket, from, shelf } => {

@@ -116,8 +116,9 @@ async fn attempt(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, step:
     };
     match ended {
         Ok(()) => {
-            worker.commit();
+            // First, so that whoever reads of the round can have what came of it.
             worker.publish();
+            worker.commit();
         }
         Err(_) => {
             worker.roll_back(before.0);
