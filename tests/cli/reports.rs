@@ -88,6 +88,29 @@ fn a_recorded_journal_is_drawn_as_far_as_it_goes() {
 }
 
 #[test]
+fn a_journal_with_times_that_cannot_be_is_drawn_or_refused_but_never_panics() {
+    paceline("simulate spot --strategy async --epochs 1 --journal timely.jsonl");
+    let whole = fs::read_to_string(room().join("timely.jsonl")).unwrap();
+    for (field, code) in [("since", 0), ("entered", 0), ("blocked", 0), ("at", 1)] {
+        for time in ["99999.0", "1.8e19"] {
+            let is_near = time == "99999.0";
+            let pieces: Vec<&str> = whole.split(&format!("\"{field}\":")).collect();
+            let later = pieces[1..].iter().map(|piece| {
+                let end = piece.find([',', '}']).expect("a number ends");
+                format!("\"{field}\":{time}{}", &piece[end..])
+            });
+            let text = format!("{}{}", pieces[0], later.collect::<String>());
+            fs::write(room().join("untimely.jsonl"), text).unwrap();
+
+            let call = paceline("report untimely.jsonl --out untimely.html");
+
+            let expected = if is_near { 0 } else { code };
+            assert_eq!(call.code, expected, "{field} {time}: {}", call.stderr);
+        }
+    }
+}
+
+#[test]
 fn a_journal_with_garbage_or_another_one_in_it_is_drawn_up_to_there() {
     paceline("simulate --epochs 1 --journal first.jsonl");
     let whole = fs::read_to_string(room().join("first.jsonl")).unwrap();

@@ -4,6 +4,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use paceline_job::job::read_description;
 use paceline_job::{Job, Kernels, scenarios};
 use paceline_sim::Scenario;
 
@@ -127,8 +128,7 @@ pub fn scenario_file(name_or_path: &str) -> Option<Named> {
 }
 
 fn read_job(path: &Path) -> Result<Job, String> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("cannot read the job {}: {error}", path.display()))?;
+    let text = read_description("job", path)?;
     Job::from_toml(&text).map_err(|sentence| format!("{}, {sentence}", path.display()))
 }
 

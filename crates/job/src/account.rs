@@ -87,7 +87,7 @@ impl Reader for Account {
             Record::View { members, .. } => self.view(line.at, members),
             Record::Computed { who, since, samples } => {
                 let life = self.workers.entry(*who).or_default();
-                life.compute += line.at - *since;
+                life.compute += line.at.saturating_sub(*since);
                 life.samples += samples;
             }
             Record::Exchanged { who, view, exchange, entered, blocked, bytes } => {
@@ -98,7 +98,7 @@ impl Reader for Account {
             }
             Record::Sent { bytes, .. } => self.bytes_sent += bytes,
             Record::Waited { whom, since, who } if whom != who => {
-                *self.waited_for.entry(*whom).or_default() += line.at - *since;
+                *self.waited_for.entry(*whom).or_default() += line.at.saturating_sub(*since);
             }
             Record::Applied { who, spans, loss_sum, staleness, .. } => {
                 self.staleness_max = self.staleness_max.max(*staleness);
@@ -188,7 +188,7 @@ impl Account {
     /// Compute time over time as a member, by worker.
     pub fn utilization(&self) -> BTreeMap<WorkerId, f64> {
         let part = |life: &Life| {
-            let running = life.since.map_or(Duration::ZERO, |since| self.end - since);
+            let running = life.since.map_or(Duration::ZERO, |since| self.end.saturating_sub(since));
             let member = (life.member + running).as_secs_f64();
             if member > 0.0 { (life.compute.as_secs_f64() / member).min(1.0) } else { 0.0 }
         };

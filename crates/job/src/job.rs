@@ -1,5 +1,7 @@
 //! What the user asks for, checked once at the door; behind it everything is valid.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -337,6 +339,20 @@ fn cut(text: &str, length: usize) -> String {
     }
 }
 
+/// The text of a file that describes a job, a scenario or the like.
+pub fn read_description(what: &str, path: impl AsRef<std::path::Path>) -> Result<String, String> {
+    const BYTES_MAX: u64 = 1_000_000;
+    let shown = path.as_ref().display();
+    let mut text = String::new();
+    let file = File::open(&path);
+    let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
+    read.map_err(|error| format!("cannot read the {what} {shown}: {error}"))?;
+    if text.len() as u64 > BYTES_MAX {
+        return Err(format!("cannot read the {what} {shown}: it is longer than a million bytes"));
+    }
+    Ok(text)
+}
+
 /// "line 3, batch: invalid type: string, expected u64"
 pub fn toml_sentence(text: &str, error: &toml::de::Error) -> String {
     // A file that is something else altogether may be one long line.
@@ -424,7 +440,8 @@ mod tests {
             prepared(job).schedule.base
         };
         assert_eq!(rate("mlp", "digits"), 0.2);
-        assert_eq!(rate("resnet8", "digits"), 0.1);
+        assert_eq!(rate("resnet8", "digits"), 0.05);
+        assert_eq!(rate("resnet8-bn", "digits"), 0.1);
         assert_eq!(models::rate_factor("cnn", 28 * 28), 64.0 / 784.0);
         assert_eq!(models::rate_factor("mlp", 32 * 32 * 3), 1.0 / 16.0);
 

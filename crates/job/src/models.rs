@@ -63,10 +63,14 @@ pub fn habits(name: &str) -> Option<(Optimizer, f32)> {
 
 /// What the recipes' rates, which are for `mlp` on the 64 pixels of digits, are multiplied by. The loss
 /// curves with the square of the inputs' length; below a sixteenth photographs learned too slowly. Norms
-/// make a network indifferent to that, and half the rate is what residual ones are used to.
+/// make a network indifferent to that, and half the rate is what residual ones are used to; with group
+/// norm the deeper ones need less, or they never begin to learn.
 pub fn rate_factor(name: &str, features: usize) -> f32 {
     match name {
         "softmax" | "mlp" | "cnn" => (64.0 / features as f32).clamp(1.0 / 16.0, 1.0),
+        "resnet8" => 0.25,
+        "resnet20" => 0.05,
+        "resnet18" => 0.01,
         name if name.starts_with("resnet") => 0.5,
         _ => 1.0,
     }

@@ -105,7 +105,9 @@ impl Weights {
             Some(_) => {
                 format!("the model learned a text ({learned}): let it go on with one by --text")
             }
-            None => format!("the model learned {learned}, which are no images: try --test"),
+            None => format!(
+                "the model learned {learned}, which are no images: there is nothing to classify"
+            ),
         })?;
         let (extent, classes) = (form.extent, form.classes);
         let model = self.model(&Table { extent, classes, inputs: vec![], labels: vec![] })?;

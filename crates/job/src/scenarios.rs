@@ -4,7 +4,7 @@ use std::path::Path;
 
 use paceline_sim::Scenario;
 
-use crate::job::toml_sentence;
+use crate::job::{read_description, toml_sentence};
 use crate::recipes::unknown;
 
 /// Every scenario that comes with Paceline: its name and its TOML.
@@ -38,8 +38,7 @@ pub fn load(name_or_path: &str) -> Result<Scenario, String> {
     if !is_path {
         return named(name_or_path);
     }
-    let text = std::fs::read_to_string(name_or_path)
-        .map_err(|error| format!("cannot read the scenario {name_or_path}: {error}"))?;
+    let text = read_description("scenario", name_or_path)?;
     let mut scenario = parse(name_or_path, &text)?;
     if scenario.name.is_empty() {
         let stem = Path::new(name_or_path).file_stem().unwrap_or_default();

@@ -178,13 +178,16 @@ impl Watch<'_> {
             }
             // All that led to the snapshot has been observed: if learning has come apart, the
             // checkpoints from before are worth more than this one.
-            (News::Snapshot(mut snapshot), Some(writer)) if !self.observer.is_astray() => {
+            (News::Snapshot(snapshot), Some(writer)) if self.observer.is_astray() => {
+                writer.refuse(&snapshot);
+            }
+            (News::Snapshot(mut snapshot), Some(writer)) => {
                 let points = &self.observer.account.curve.points;
                 let loss = |point: Option<&(Duration, f64)>| point.map(|(_, loss)| *loss);
                 snapshot.losses = (loss(points.first()), loss(points.last()));
                 writer.offer(snapshot);
             }
-            (News::Snapshot(_), _) => {}
+            (News::Snapshot(_), None) => {}
         }
         ControlFlow::Continue(())
     }

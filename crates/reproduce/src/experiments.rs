@@ -1,5 +1,6 @@
 //! Experiments by name, and those that users write themselves.
 
+use paceline_job::job::read_description;
 use paceline_job::recipes::unknown;
 
 use crate::experiment::Experiment;
@@ -17,8 +18,7 @@ pub const ALL: [(&str, &str); 5] = [
 pub fn load(name_or_path: &str) -> Result<Experiment, String> {
     let is_path = name_or_path.ends_with(".toml") || name_or_path.contains(['/', '\\']);
     if is_path {
-        let text = std::fs::read_to_string(name_or_path)
-            .map_err(|error| format!("cannot read the experiment {name_or_path}: {error}"))?;
+        let text = read_description("experiment", name_or_path)?;
         return Experiment::from_toml(name_or_path, &text);
     }
     let found = ALL.iter().find(|(known, _)| *known == name_or_path);

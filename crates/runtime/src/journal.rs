@@ -197,8 +197,15 @@ mod seconds {
         to.serialize_f64(time.as_secs_f64())
     }
 
+    /// No run takes centuries; and of shorter times any number can be added up.
+    const MAX: f64 = 1e10;
+
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
+        let seconds = f64::deserialize(from)?;
+        if seconds > MAX {
+            return Err(serde::de::Error::custom(format!("{seconds} seconds are too many")));
+        }
+        Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
     }
 }
 

@@ -80,15 +80,18 @@ impl Folder {
         round: u64,
         write: impl FnOnce(&Path) -> Result<(), String>,
     ) -> Result<PathBuf, String> {
-        let (name, text) = (format!("{ROUND}{round:06}"), |error: io::Error| error.to_string());
+        let text = |error: io::Error| error.to_string();
+        // One of the same round, with fewer samples, stays until this one is there.
+        let same = rounds(&self.path)?.into_iter().filter(|(of, _)| *of == round);
+        let name = match same.filter_map(|(_, path)| place_of(&path)).max() {
+            Some((_, number)) => format!("{ROUND}{round:06}-{}", number + 1),
+            None => format!("{ROUND}{round:06}"),
+        };
         let (aside, place) = (self.path.join(format!("{ASIDE}{name}")), self.path.join(&name));
         remove(&aside).map_err(text)?;
         fs::create_dir(&aside).map_err(text)?;
         let written = write(&aside).and_then(|()| {
             sync_folder(&aside).map_err(text)?;
-            if place.exists() {
-                self.delete(&place).map_err(text)?;
-            }
             fs::rename(&aside, &place).map_err(text)?;
             sync_folder(&self.path).map_err(text)
         });
@@ -129,7 +132,14 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 
 /// The round that a checkpoint is named after.
 pub fn round_of(checkpoint: &Path) -> Option<u64> {
-    checkpoint.file_name()?.to_str()?.strip_prefix(ROUND)?.parse().ok()
+    place_of(checkpoint).map(|(round, _)| round)
+}
+
+/// The round, and which of the checkpoints of that round it is.
+fn place_of(checkpoint: &Path) -> Option<(u64, u64)> {
+    let name = checkpoint.file_name()?.to_str()?.strip_prefix(ROUND)?;
+    let (round, number) = name.split_once('-').unwrap_or((name, "1"));
+    Some((round.parse().ok()?, number.parse().ok()?))
 }
 
 /// The checkpoints in a folder by their rounds, oldest first.
@@ -138,12 +148,12 @@ pub fn rounds(path: &Path) -> Result<Vec<(u64, PathBuf)>, String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(cannot)? {
         let entry = entry.map_err(cannot)?;
-        if let Some(round) = round_of(&entry.path()) {
-            found.push((round, entry.path()));
+        if let Some(place) = place_of(&entry.path()).filter(|_| entry.path().is_dir()) {
+            found.push((place, entry.path()));
         }
     }
     found.sort();
-    Ok(found)
+    Ok(found.into_iter().map(|((round, _), path)| (round, path)).collect())
 }
 
 /// The newest checkpoint that `read` finds whole, with what is wrong with those that were passed over;
@@ -216,9 +226,25 @@ mod tests {
             folder.add(4, |_| Err("the disk is full".into())),
             Err("the disk is full".into())
         );
-        folder.add(3, fill).expect("a round may be written again");
-
         assert_eq!(room.names(), ["round-000002", "round-000003"]);
+    }
+
+    /// Asynchronous workers may have learned more, and be in the same round by their mean.
+    #[test]
+    fn another_of_the_same_round_takes_the_place_of_none_before_it_is_there() {
+        let room = Room::new("again");
+        let folder = Folder::open(&room.0, NonZero::<u64>::MIN, None).expect("it can be made");
+        fs::write(room.0.join("round-000009"), "somebody's notes").expect("there is room");
+
+        for number in 1..=11 {
+            let there = |_: &Path| match rounds(&room.0)?.len() {
+                0 if number > 1 => Err("a killed writer would leave nothing".into()),
+                _ => Ok(()),
+            };
+            folder.add(3, there).expect("a round may be written again");
+        }
+
+        assert_eq!(room.names(), ["round-000003-11", "round-000009"]);
     }
 
     #[test]

@@ -39,6 +39,9 @@ pub(crate) struct Writer {
     /// The newest one that the thread had no time for yet; older ones are let go.
     waiting: Option<Box<Snapshot>>,
     thread: JoinHandle<Saved>,
+    say: fn(&str),
+    /// Whether it has been said that none are written at present.
+    refuses: bool,
 }
 
 impl Writer {
@@ -71,13 +74,24 @@ impl Writer {
             .name("checkpoints".into())
             .spawn(move || write_all((&folder, begun), &blank, inbox, say))
             .expect("the system has a thread left");
-        Ok(Writer { snapshots, waiting: None, thread })
+        Ok(Writer { snapshots, waiting: None, thread, say, refuses: false })
     }
 
     /// Takes a snapshot to write when there is time.
     pub fn offer(&mut self, snapshot: Box<Snapshot>) {
         self.waiting = Some(snapshot);
+        self.refuses = false;
         self.pass_on();
+    }
+
+    /// Leaves a snapshot unwritten, for those before it are worth more.
+    pub fn refuse(&mut self, snapshot: &Snapshot) {
+        if !std::mem::replace(&mut self.refuses, true) {
+            let round = snapshot.round();
+            (self.say)(&format!(
+                "no checkpoint of round {round}: the training loss is far above where it began; those from before stay"
+            ));
+        }
     }
 
     /// Hands the thread what waits, if it is idle.
