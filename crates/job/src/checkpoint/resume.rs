@@ -93,8 +93,12 @@ fn refuse_change(manifest: &Manifest, now: &Job) -> Result<(), String> {
         None => Ok(()),
         Some((name, value)) => {
             let was = before.get(name).unwrap_or(&Value::Null);
+            let was = match was {
+                Value::Null => format!("no {name} of its own"),
+                was => format!("{name} = {was}"),
+            };
             Err(format!(
-                "the checkpoint is of a job with {name} = {was}, which cannot become {value} on the way: leave it as it was, or start anew"
+                "the checkpoint is of a job with {was}, which cannot become {value} on the way: leave it as it was, or start anew"
             ))
         }
     }
