@@ -158,14 +158,15 @@ impl<'a> Observer<'a> {
     /// The center, or the mean of the members' replicas. Where all exchange together, the one that is first
     /// through a round has what all will have.
     fn learned(&self, who: Option<WorkerId>) -> Option<Arc<Vector>> {
-        let (shelf, whose) = match (self.manner, who) {
-            (Manner::Central { .. }, _) => (Shelf::Center, self.account.members.get(..1)?),
-            (Manner::Together, Some(_)) => (Shelf::Replica, who.as_slice()),
-            _ => (Shelf::Replica, &self.account.members[..]),
+        let members = &self.account.members[..];
+        let (shelf, whose, at_most) = match (self.manner, who) {
+            (Manner::Central { .. }, _) => (Shelf::Center, members, 1),
+            (Manner::Together, Some(_)) => (Shelf::Replica, who.as_slice(), 1),
+            _ => (Shelf::Replica, members, members.len()),
         };
         let shelves = self.shelves.lock().expect("nobody panics here");
         let of = |who: &WorkerId| Some(shelves.get(&(*who, shelf))?.params.clone());
-        let replicas: Vec<Arc<Vector>> = whose.iter().filter_map(of).collect();
+        let replicas: Vec<Arc<Vector>> = whose.iter().filter_map(of).take(at_most).collect();
         drop(shelves);
         mean(replicas.iter())
     }
