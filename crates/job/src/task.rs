@@ -60,7 +60,7 @@ impl Task {
         desks: &mut Vec<Desk>,
         hands: impl Fn() -> usize,
     ) -> Option<Score> {
-        let micro_batch = self.model.micro_batch_max() as u64;
+        let micro_batch = self.model.micro_batch_max().max(1) as u64;
         let judge = |(from, desk): (u64, &mut Desk)| {
             let to = self.test.len().min(from + micro_batch);
             desk.batch.fill(self.test.as_ref(), (from..to).map(|index| (0, index)));

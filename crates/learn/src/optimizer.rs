@@ -125,7 +125,9 @@ impl Optimizer {
             return (params.to_vec(), state.clone());
         };
         let mut after = Vector::with_capacity(params.len());
-        let mut slots = vec![Vector::with_capacity(step.sum.len()); self.slots()];
+        // One by one: a clone of an empty vector would not have its capacity.
+        let blank = |_| Vector::with_capacity(step.sum.len());
+        let mut slots: Vec<Vector> = (0..self.slots()).map(blank).collect();
         for (span, decays) in spans(step.sum.len(), &layout.undecayed) {
             for start in span.clone().step_by(BLOCK) {
                 let block = start..span.end.min(start + BLOCK);
