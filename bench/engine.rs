@@ -7,19 +7,33 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paceline::learn::{Noise, Quadratic};
-use paceline::sim::scenario::Sums;
-use paceline::{Choices, Job, Kind, Prepared, Scenario, Task, recipes, simulate};
+use paceline::sim::scenario::RingModel;
+use paceline::{Choices, Job, Prepared, Scenario, StrategyKind, Task, recipes, simulate};
 
 fn main() {
     println!("{:<58} {:>9} {:>14}", "what", "seconds", "us per step");
     let gossip = |workers, steps| {
-        row("gossip, messages", Kind::GossipPull, Sums::Messages, workers, steps, 16)
+        row("gossip, messages", StrategyKind::GossipPull, RingModel::Messages, workers, steps, 16)
     };
     let ring = |workers, steps| {
-        row("all-reduce, messages", Kind::AllReduce, Sums::Messages, workers, steps, 1280)
+        row(
+            "all-reduce, messages",
+            StrategyKind::AllReduce,
+            RingModel::Messages,
+            workers,
+            steps,
+            1280,
+        )
     };
     let closed = |workers, steps| {
-        row("all-reduce, closed form", Kind::AllReduce, Sums::ClosedForm, workers, steps, 1280)
+        row(
+            "all-reduce, closed form",
+            StrategyKind::AllReduce,
+            RingModel::ClosedForm,
+            workers,
+            steps,
+            1280,
+        )
     };
     gossip(128, 1000);
     gossip(64, 1000);
@@ -30,17 +44,24 @@ fn main() {
     closed(128, 100);
     closed(256, 100);
     closed(1000, 100);
-    row("all-reduce, closed form", Kind::AllReduce, Sums::ClosedForm, 1000, 10, 100_000);
+    row(
+        "all-reduce, closed form",
+        StrategyKind::AllReduce,
+        RingModel::ClosedForm,
+        1000,
+        10,
+        100_000,
+    );
     println!("memory at the peak: {:.0} MiB", resident_mebibytes());
 }
 
 /// Simulates so many steps of every worker, one sample each, of a quadratic of that size.
-fn row(what: &str, kind: Kind, sums: Sums, workers: u32, steps: u64, size: usize) {
+fn row(what: &str, kind: StrategyKind, sums: RingModel, workers: u32, steps: u64, size: usize) {
     let prepared = prepare(kind, workers, steps, size);
     let mut scenario = Scenario { workers, ..Scenario::default() };
     scenario.network.sums = sums;
     let since = Instant::now();
-    let outcome = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").outcome;
+    let outcome = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").result;
     let seconds = since.elapsed().as_secs_f64();
     assert_eq!(outcome.samples, prepared.plan.samples_total);
     let name = format!("{what}: {workers} workers x {steps} rounds, {size} parameters");
@@ -48,7 +69,7 @@ fn row(what: &str, kind: Kind, sums: Sums, workers: u32, steps: u64, size: usize
     println!("{name:<58} {seconds:>9.3} {each:>14.2}");
 }
 
-fn prepare(kind: Kind, workers: u32, steps: u64, size: usize) -> Prepared {
+fn prepare(kind: StrategyKind, workers: u32, steps: u64, size: usize) -> Prepared {
     let model = Arc::new(Quadratic { curvature: vec![0.1; size], noise: 0.0 });
     let len = u64::from(workers) * steps;
     let task = Task { model, train: Arc::new(Noise { len }), test: Arc::new(Noise { len: 1 }) };

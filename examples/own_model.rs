@@ -29,7 +29,7 @@ fn main() -> Result<(), String> {
         let prepared = job.check(&recipes(), cluster.workers, Some(task.clone()))?;
         let run =
             simulate(&prepared, &cluster, 1, vec![]).map_err(|failure| failure.to_string())?;
-        let outcome = run.outcome;
+        let outcome = run.result;
         println!(
             "{strategy:<7} {:.2} s, accuracy {:.1} %, 95 % after {:.2} s, {} samples lost",
             outcome.seconds(),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use paceline::job::threads::{ThreadSetting, train};
+use paceline::job::threads::{ThreadOptions, train};
 use paceline::learn::{Dataset, Extent, Net, patterns};
 use paceline::{Job, Task, recipes};
 
@@ -24,11 +24,11 @@ fn main() -> Result<(), String> {
 
     let job = Job { strategy: "dbs".into(), epochs: 2.0, ..Job::default() };
     let prepared = job.check(&recipes(), 4, Some(task))?;
-    let setting = ThreadSetting { speeds: vec![4.0, 4.0, 2.0, 1.0], pace: None };
+    let setting = ThreadOptions { speeds: vec![4.0, 4.0, 2.0, 1.0], pace: None };
     let trained = train(&prepared, setting, Arc::new(AtomicBool::new(false)), vec![])
         .map_err(|failure| failure.to_string())?;
 
-    let outcome = trained.outcome;
+    let outcome = trained.result;
     println!(
         "accuracy {:.1} % after {:.1} s; the slowest worker computed {:.0} % of the time",
         100.0 * outcome.accuracy,

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use paceline::{Gradient, Manner, Recipe, Result, Share, Strategy, Worker};
+use paceline::{Coordination, Gradient, Recipe, Result, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 fn main() -> ExitCode {
@@ -51,8 +51,8 @@ impl Strategy for Hybrid {
         Ok(())
     }
 
-    fn manner(&self) -> Manner {
-        Manner::Together
+    fn coordination(&self) -> Coordination {
+        Coordination::Synchronous
     }
 
     fn nominal_batch(&self, members: usize) -> f64 {
@@ -82,7 +82,7 @@ impl Hybrid {
 /// `cargo test --example own_strategy`
 #[cfg(test)]
 mod tests {
-    use paceline::sim::checkers::Agreement;
+    use paceline::sim::checkers::ReplicasAgree;
     use paceline::sim::scenario::{Crash, Join};
     use paceline::{Dice, Job, Scenario, simulate};
 
@@ -98,7 +98,7 @@ mod tests {
         let cluster = Scenario::default();
         let prepared = job(1).check(&[hybrid()], cluster.workers, None).expect("the job is sound");
 
-        let outcome = simulate(&prepared, &cluster, 1, vec![]).expect("it ends").outcome;
+        let outcome = simulate(&prepared, &cluster, 1, vec![]).expect("it ends").result;
 
         assert!(outcome.accuracy > 0.9, "{outcome:?}");
     }
@@ -118,11 +118,11 @@ mod tests {
             };
             let mut prepared = job(seed).check(&[hybrid()], 4, None).expect("the job is sound");
             prepared.plan.fingerprints = true;
-            let mut agreement = Agreement::default();
+            let mut agreement = ReplicasAgree::default();
 
             let run = simulate(&prepared, &cluster, 1, vec![&mut agreement]);
 
-            let outcome = run.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")).outcome;
+            let outcome = run.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")).result;
             let ledger = (outcome.ledger.lost, outcome.ledger.repeated);
             assert_eq!(ledger, (0, 0), "seed {seed}: samples lost, samples repeated");
             assert!(agreement.violations.is_empty(), "seed {seed}: {:?}", agreement.violations);

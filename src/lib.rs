@@ -10,7 +10,7 @@
 //! let cluster = scenarios::named("stragglers")?;
 //! let prepared = job.check(&recipes(), cluster.workers, None)?;
 //!
-//! let outcome = simulate(&prepared, &cluster, 1, vec![]).map_err(|failure| failure.to_string())?.outcome;
+//! let outcome = simulate(&prepared, &cluster, 1, vec![]).map_err(|failure| failure.to_string())?.result;
 //!
 //! assert_eq!(outcome.samples, 3 * 1437);
 //! assert_eq!((outcome.ledger.lost, outcome.ledger.repeated), (0, 0));
@@ -32,16 +32,16 @@ pub use paceline_sim as sim;
 pub use paceline_strategies as strategies;
 
 pub use paceline_job::{
-    Choices, Failure, Job, Kind, Outcome, Prepared, Recipe, Simulated, Target, Task, recipes,
-    scenarios, simulate,
+    Choices, Failure, Job, Prepared, Recipe, RunResult, Simulated, StrategyKind, Target, Task,
+    recipes, scenarios, simulate,
 };
 pub use paceline_learn::{
     Batch, Dataset, Dice, Gradient, Model, Optimizer, Rescale, Rule, Schedule, Score, Scratch,
     Shape, Table, Vector,
 };
 pub use paceline_runtime::{
-    AnyStrategy, Average, Call, Interrupt, Letter, Line, Manner, Mine, Reader, Record, Result,
-    Server, Share, Strategy, Total, View, Worker, WorkerId,
+    AnyStrategy, Average, Call, Coordination, Interrupt, Letter, Line, Mine, Reader, Record,
+    Result, Server, Share, Strategy, Total, View, Worker, WorkerId,
 };
 pub use paceline_sim::Scenario;
 

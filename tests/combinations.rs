@@ -5,9 +5,9 @@ use std::sync::Arc;
 use paceline::learn::{Noise, Optimizer, Quadratic, Rescale, Rule, Shape};
 use paceline::runtime::codec::Codec;
 use paceline::strategies::parts::{Every, Outer, Period, Shares};
-use paceline::{Choices, Job, Kind, Scenario, Task, recipes, simulate};
+use paceline::{Choices, Job, Scenario, StrategyKind, Task, recipes, simulate};
 
-type MakeChoices = Box<dyn Fn(Kind) -> Choices>;
+type MakeChoices = Box<dyn Fn(StrategyKind) -> Choices>;
 type Axis<T> = Vec<(&'static str, T)>;
 
 fn shares() -> Axis<Shares> {
@@ -63,7 +63,7 @@ fn every_combination_runs_or_is_refused_in_one_sentence() {
     let task = tiny_task();
     let scenario = Scenario { workers: 3, ..Scenario::default() };
     let (mut ran, mut refused) = (0, 0);
-    for strategy in Kind::ALL {
+    for strategy in StrategyKind::ALL {
         for (_, shares) in shares() {
             for (_, period) in periods() {
                 for (_, rescale) in rescales() {
@@ -103,7 +103,7 @@ fn every_strategy_runs_with_every_optimizer_and_schedule() {
         Shape::Cosine { floor: 0.01 },
         Shape::OneCycle,
     ];
-    for strategy in Kind::ALL {
+    for strategy in StrategyKind::ALL {
         for rule in [sgd(false), sgd(true), adamw.clone()] {
             for (schedule, clip_norm) in
                 shapes.iter().cloned().zip([None, Some(0.5)].into_iter().cycle())
@@ -143,7 +143,7 @@ fn run_job(job: &Job, task: &Task, scenario: &Scenario) {
     let prepared = prepared.unwrap_or_else(|sentence| panic!("{sentence}: {choices:?}"));
     let outcome = simulate(&prepared, scenario, 1, vec![])
         .unwrap_or_else(|failure| panic!("{failure}: {choices:?}"))
-        .outcome;
+        .result;
     assert_eq!((outcome.ledger.done, outcome.ledger.repeated), (60, 0), "{choices:?}");
     assert!(outcome.loss.is_finite() && outcome.diverged.is_none(), "{choices:?}");
 }
@@ -176,13 +176,13 @@ fn document() -> String {
          Two more pairs are refused: `open` shares with `fixed_batch` or `smooth` (open batches have no nominal size to follow),\n\
          and `adascale` with anything but even shares and the dense codec.\n\n",
     );
-    let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+    let names: Vec<&str> = StrategyKind::ALL.iter().map(|kind| kind.name()).collect();
     let mut reasons: Vec<String> = Vec::new();
     let mut table = |axis: &str, rows: Axis<MakeChoices>| {
         out +=
             &format!("| {axis} | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
         for (name, make) in rows {
-            let cells: Vec<String> = Kind::ALL
+            let cells: Vec<String> = StrategyKind::ALL
                 .iter()
                 .map(|kind| match make(*kind).check() {
                     Ok(()) => "yes".into(),

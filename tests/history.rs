@@ -52,5 +52,5 @@ fn hash(strategy: &str, seed: u64, threads: usize) -> String {
         ..Job::default()
     };
     let prepared = job.check(&recipes(), scenario.workers, None).expect("the job is sound");
-    simulate(&prepared, &scenario, threads, vec![]).expect("the run ends").outcome.journal_hash
+    simulate(&prepared, &scenario, threads, vec![]).expect("the run ends").result.journal_hash
 }

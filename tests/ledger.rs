@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline::runtime::cluster::{Action, Cluster, Event, Lease};
 use paceline::runtime::{Executor, Spans, WorkerId, train};
 use paceline::sim::checkers::{LedgerCheck, Tally};
-use paceline::sim::{Setting, SimCluster};
+use paceline::sim::{SimCluster, SimConfig};
 use paceline::{Job, Line, Reader, Record, Scenario, recipes};
 
 /// Deals one range a second time, in place of the one that was due.
@@ -47,7 +47,7 @@ fn tally(broken: bool) -> Tally {
     let job = Job { strategy: "gossip-pull".into(), epochs: 0.5, ..Job::default() };
     let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
     let plan = Arc::new(prepared.plan.clone());
-    let setting = Setting {
+    let setting = SimConfig {
         seed: plan.seed,
         compute: prepared.task.compute(plan.seed),
         threads: 1,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use paceline::job::threads::{ThreadSetting, Trained, train};
+use paceline::job::threads::{ThreadOptions, Trained, train};
 use paceline::learn::{Batch, Gradient, Model, Noise, Quadratic, Score, Scratch};
 use paceline::runtime::journal::fingerprint;
 use paceline::runtime::{Replay, WorkerId};
@@ -24,10 +24,10 @@ fn uneven() -> Scenario {
 }
 
 fn on_threads(prepared: &Prepared, speeds: &[f64], readers: Vec<&mut dyn Reader>) -> Trained {
-    let setting = ThreadSetting { speeds: speeds.to_vec(), pace: None };
+    let setting = ThreadOptions { speeds: speeds.to_vec(), pace: None };
     let trained = train(prepared, setting, Arc::new(AtomicBool::new(false)), readers);
     let trained = trained.expect("training on threads ends");
-    let ledger = trained.outcome.ledger;
+    let ledger = trained.result.ledger;
     assert_eq!((ledger.done, ledger.lost, ledger.repeated), (prepared.plan.samples_total, 0, 0));
     trained
 }
@@ -120,9 +120,9 @@ fn asynchronous_recipes_account_for_every_sample_and_learn_alike_on_threads() {
         let job = Job { strategy: name.into(), epochs: 10.0, seed: 5, ..Job::default() };
         let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
         // Emulated speeds, lest one be starved on a busy machine and its old replica count for a quarter.
-        let real = on_threads(&prepared, &[1.0, 1.0, 2.0, 4.0], vec![]).outcome;
+        let real = on_threads(&prepared, &[1.0, 1.0, 2.0, 4.0], vec![]).result;
 
-        let simulated = simulate(&prepared, &uneven(), 2, vec![]).expect("it ends").outcome;
+        let simulated = simulate(&prepared, &uneven(), 2, vec![]).expect("it ends").result;
 
         let apart = (real.accuracy - simulated.accuracy).abs();
         assert!(
@@ -142,9 +142,9 @@ fn a_wish_to_stop_ends_the_job_after_the_round_with_nothing_lost() {
         let stop = Arc::new(AtomicBool::new(false));
         let mut stopper = StopAfter { stop: stop.clone(), lines: 2000 };
 
-        let trained = train(&prepared, ThreadSetting::default(), stop, vec![&mut stopper]);
+        let trained = train(&prepared, ThreadOptions::default(), stop, vec![&mut stopper]);
 
-        let outcome = trained.expect("it ends").outcome;
+        let outcome = trained.expect("it ends").result;
         assert!(outcome.samples > 0 && outcome.samples < prepared.plan.samples_total, "{name}");
         assert_eq!(outcome.ledger.repeated, 0, "{name}");
     }
@@ -204,9 +204,9 @@ fn an_evaluation_holds_up_neither_learning_nor_the_wish_to_stop() {
     // The first epoch ends long before so many lines are written.
     let mut stopper = StopAfter { stop: stop.clone(), lines: 2000 };
 
-    let trained = train(&prepared, ThreadSetting::default(), stop, vec![&mut stopper]);
+    let trained = train(&prepared, ThreadOptions::default(), stop, vec![&mut stopper]);
 
-    let outcome = trained.expect("it ends").outcome;
+    let outcome = trained.expect("it ends").result;
     assert!(outcome.stopped && outcome.samples > 50, "{outcome:?}");
 }
 
@@ -241,7 +241,7 @@ fn a_model_that_panics_ends_the_run_with_a_sentence_and_does_not_hang_it() {
         let job = Job { strategy: strategy.into(), batch: Some(4), epochs: 2.0, ..Job::default() };
         let prepared = job.check(&recipes(), 3, Some(task)).expect("the job is sound");
 
-        let setting = ThreadSetting::default();
+        let setting = ThreadOptions::default();
         let failed = train(&prepared, setting, Arc::new(AtomicBool::new(false)), vec![]).err();
 
         let sentence = failed.expect("it cannot end well").to_string();

@@ -27,10 +27,10 @@ fn what_reads_no_clock_can_be_timed_without_learning_it_again() {
         let mut training = Training::default();
         let readers: Vec<&mut dyn Reader> = vec![&mut training];
         simulate(&prepared, &Scenario::default(), 2, readers).expect("it ends");
-        let there = simulate(&prepared, &elsewhere(), 2, vec![]).expect("it ends").outcome;
+        let there = simulate(&prepared, &elsewhere(), 2, vec![]).expect("it ends").result;
 
         let retimed = prepared.retimed(Arc::new(training));
-        let told = simulate(&retimed, &elsewhere(), 1, vec![]).expect("it ends").outcome;
+        let told = simulate(&retimed, &elsewhere(), 1, vec![]).expect("it ends").result;
 
         assert_eq!(told.virtual_seconds, there.virtual_seconds, "{strategy}");
         assert_eq!(told.bytes_sent, there.bytes_sent, "{strategy}");
@@ -61,10 +61,10 @@ fn what_reads_the_clock_says_so() {
 fn a_run_may_end_where_its_target_is_reached() {
     let job = Job { target_loss: Some(0.5), ..Job::default() };
     let mut prepared = job.check(&recipes(), 4, None).expect("the job is sound");
-    let whole = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends").outcome;
+    let whole = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends").result;
 
     prepared.ends_at_target = true;
-    let short = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends").outcome;
+    let short = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends").result;
 
     assert_eq!(short.time_to_target_seconds, whole.time_to_target_seconds);
     assert!(short.samples < whole.samples / 2, "{} of {}", short.samples, whole.samples);

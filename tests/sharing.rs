@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use paceline::runtime::cluster::Shelf;
 use paceline::runtime::{Executor, train};
-use paceline::sim::scenario::Sums;
-use paceline::sim::{Setting, SimCluster};
+use paceline::sim::scenario::RingModel;
+use paceline::sim::{SimCluster, SimConfig};
 use paceline::{Job, Scenario, recipes};
 
 #[test]
@@ -26,9 +26,9 @@ fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
     let prepared = job.check(&recipes(), workers, None).expect("the job is sound");
     let plan = Arc::new(prepared.plan.clone());
     let mut scenario = Scenario { workers, ..Scenario::default() };
-    scenario.network.sums = Sums::ClosedForm;
+    scenario.network.sums = RingModel::ClosedForm;
     scenario.compute.jitter = 0.5;
-    let setting = Setting {
+    let setting = SimConfig {
         seed: 1,
         compute: prepared.task.compute(1),
         threads: 1,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use paceline::learn::{Noise, Quadratic};
 use paceline::runtime::{Line, Reader, Record};
-use paceline::sim::scenario::{Crash, Rack, Size, Sums};
-use paceline::{Failure, Job, Outcome, Prepared, Scenario, Task, recipes, simulate};
+use paceline::sim::scenario::{Crash, Rack, RingModel, Size};
+use paceline::{Failure, Job, Prepared, RunResult, Scenario, Task, recipes, simulate};
 use paceline_watch::Timeline;
 
 fn prepare(strategy: &str, workers: u32) -> Prepared {
@@ -14,14 +14,14 @@ fn prepare(strategy: &str, workers: u32) -> Prepared {
 }
 
 /// Whole rounds only: a last round with fewer samples for some is no equal start.
-fn run(strategy: &str, scenario: &Scenario) -> Outcome {
+fn run(strategy: &str, scenario: &Scenario) -> RunResult {
     let model = Arc::new(Quadratic { curvature: vec![0.5; 1000], noise: 0.1 });
     let len = 16 * 32 * u64::from(scenario.workers);
     let task = Task { model, train: Arc::new(Noise { len }), test: Arc::new(Noise { len: 1 }) };
     let (strategy, learning_rate) = (strategy.to_owned(), Some(0.01));
     let job = Job { strategy, learning_rate, epochs: 1.0, ..Job::default() };
     let prepared = job.check(&recipes(), scenario.workers, Some(task)).expect("it is sound");
-    simulate(&prepared, scenario, 1, vec![]).expect("the run ends").outcome
+    simulate(&prepared, scenario, 1, vec![]).expect("the run ends").result
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn a_ring_costs_the_same_in_messages_and_in_closed_form_when_links_and_starts_ar
         for strategy in ["ssgd", "qsgd", "cpsgd", "pipe"] {
             let mut scenario = Scenario { workers, ..Scenario::default() };
             let messages = run(strategy, &scenario);
-            scenario.network.sums = Sums::ClosedForm;
+            scenario.network.sums = RingModel::ClosedForm;
             let closed = run(strategy, &scenario);
 
             let apart = (messages.seconds() - closed.seconds()).abs();
@@ -107,12 +107,12 @@ fn a_job_whose_workers_are_all_lost_starts_over_and_says_what_that_cost() {
     for recipe in recipes() {
         let mut scenario = Scenario { workers: 2, ..Scenario::default() };
         let prepared = prepare(&recipe.name, 2);
-        let calm = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").outcome;
+        let calm = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").result;
         let at = 0.9 * calm.seconds();
         scenario.crashes =
             (0..2).map(|worker| Crash { worker, at, back_after: Some(0.1) }).collect();
 
-        let outcome = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").outcome;
+        let outcome = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").result;
 
         let (name, total) = (&recipe.name, prepared.plan.samples_total);
         let ledger = outcome.ledger;

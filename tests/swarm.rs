@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use paceline::learn::{Dataset, Noise, Quadratic, Rescale, blobs, net};
 use paceline::runtime::codec::Codec;
-use paceline::sim::checkers::{Agreement, Traffic};
+use paceline::sim::checkers::{ReplicasAgree, Traffic};
 use paceline::sim::scenario::{
-    Churn, Crash, Cut, During, Join, Leave, Link, Rack, Straggler, Sums,
+    Churn, Crash, Cut, During, Join, Leave, Link, Rack, RingModel, Straggler,
 };
 use paceline::strategies::parts::{Every, Outer, Period, Shares};
 use paceline::{
-    Choices, Dice, Failure, Job, Kind, Line, Reader, Scenario, Simulated, Task, recipes, simulate,
+    Choices, Dice, Failure, Job, Line, Reader, Scenario, Simulated, StrategyKind, Task, recipes,
+    simulate,
 };
 
 #[test]
@@ -47,11 +48,11 @@ fn try_seed(seed: u64) -> Result<(), String> {
         return Err(format!("the journal tells of {told} bytes, the wires of {wires}"));
     }
     let mut rough = calm.clone();
-    draw_faults(&mut dice, &mut rough, quiet.outcome.seconds());
+    draw_faults(&mut dice, &mut rough, quiet.result.seconds());
     let (stormy, _) = run(&job, &rough, &task, 1)?;
     if seed.is_multiple_of(10) {
         let (again, _) = run(&job, &rough, &task, 2)?;
-        if again.outcome.journal_hash != stormy.outcome.journal_hash {
+        if again.result.journal_hash != stormy.result.journal_hash {
             return Err("two threads give another journal than one".into());
         }
     }
@@ -69,7 +70,7 @@ fn run(
         .check(&recipes(), scenario.workers, Some(task.clone()))
         .map_err(|sentence| format!("refused: {sentence}\n{}", about()))?;
     prepared.plan.fingerprints = true;
-    let (mut agreement, mut traffic) = (Agreement::default(), Traffic::default());
+    let (mut agreement, mut traffic) = (ReplicasAgree::default(), Traffic::default());
     let mut trace = Trace;
     let mut readers: Vec<&mut dyn Reader> = vec![&mut agreement, &mut traffic];
     if std::env::var_os("SWARM_TRACE").is_some() {
@@ -77,16 +78,16 @@ fn run(
     }
     let simulated = simulate(&prepared, scenario, threads, readers)
         .map_err(|failure: Failure| format!("{failure}\n{}", about()))?;
-    let ledger = simulated.outcome.ledger;
+    let ledger = simulated.result.ledger;
     if ledger.lost + ledger.repeated > 0 || ledger.done != prepared.plan.samples_total {
         return Err(format!("{ledger:?} of {}\n{}", prepared.plan.samples_total, about()));
     }
     if let Some(violation) = agreement.violations.first() {
         return Err(format!("{violation}\n{}", about()));
     }
-    let used = simulated.outcome.utilization.iter().all(|part| (0.0..=1.0).contains(part));
+    let used = simulated.result.utilization.iter().all(|part| (0.0..=1.0).contains(part));
     if !used {
-        return Err(format!("{:?}\n{}", simulated.outcome.utilization, about()));
+        return Err(format!("{:?}\n{}", simulated.result.utilization, about()));
     }
     Ok((simulated, traffic.bytes))
 }
@@ -114,7 +115,7 @@ fn draw_cluster(dice: &mut Dice) -> Scenario {
     scenario.network.latency = [0.0, 1e-5, 1e-3][dice.below(3) as usize];
     scenario.network.bytes_per_second = [1e5, 1e6, 1e8][dice.below(3) as usize];
     if dice.below(4) == 0 {
-        scenario.network.sums = Sums::ClosedForm;
+        scenario.network.sums = RingModel::ClosedForm;
     } else if dice.below(4) == 0 {
         let workers = (0..n / 2).collect();
         scenario.network.racks = vec![Rack { workers, bytes_per_second: 2e5, latency: 1e-3 }];
@@ -189,7 +190,7 @@ fn draw_job(dice: &mut Dice, seed: u64) -> Job {
         let every = [Every::Epoch, Every::Round][pick(dice, 2)];
         let by_speed = Shares::BySpeed { every, smoothing: 0.5 };
         let choices = Choices {
-            strategy: Kind::ALL[pick(dice, 7)],
+            strategy: StrategyKind::ALL[pick(dice, 7)],
             shares: [Shares::Even, by_speed, Shares::Open][pick(dice, 3)],
             period: [
                 Period::Constant { steps: 1 },
@@ -220,7 +221,7 @@ fn draw_job(dice: &mut Dice, seed: u64) -> Job {
             ][pick(dice, 3)]
             .clone(),
             lead_max: [None, Some(0), Some(2)][pick(dice, 3)],
-            ..Choices::of(Kind::AllReduce)
+            ..Choices::of(StrategyKind::AllReduce)
         };
         if choices.check().is_ok() {
             return Job {

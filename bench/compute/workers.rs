@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use paceline::job::threads::{ThreadSetting, train};
+use paceline::job::threads::{ThreadOptions, train};
 use paceline::learn::net::{charlm, cnn, mlp, resnet};
 use paceline::learn::{Extent, Images, Net, patterns, vector};
 use paceline::runtime::Spans;
-use paceline::runtime::cluster::Desk;
-use paceline::sim::scenario::Sums;
+use paceline::runtime::cluster::Workspace;
+use paceline::sim::scenario::RingModel;
 use paceline::{Dataset, Job, Model, Prepared, Scenario, Task, recipes, simulate};
 
 use crate::clock::{Spread, Stopwatch};
@@ -67,8 +67,8 @@ fn prepare((model, extent): &Seen, workers: u32, batch: u64, rounds: u64) -> Pre
 /// Samples per second of workers on threads.
 fn trained(seen: &Seen, workers: u32, rounds: u64) -> f64 {
     let prepared = prepare(seen, workers, BATCH as u64, rounds);
-    let trained = train(&prepared, ThreadSetting::default(), Arc::default(), vec![]);
-    let outcome = trained.unwrap_or_else(|_| panic!("the job ends")).outcome;
+    let trained = train(&prepared, ThreadOptions::default(), Arc::default(), vec![]);
+    let outcome = trained.unwrap_or_else(|_| panic!("the job ends")).result;
     assert_eq!(outcome.samples, prepared.plan.samples_total);
     outcome.samples as f64 / outcome.real_seconds.expect("it ran in real time")
 }
@@ -161,11 +161,11 @@ fn added(params: usize, gradients: u64) -> f64 {
 /// CPU seconds of all gradients of the job, one after the other.
 fn gradients(prepared: &Prepared, batch: u64) -> f64 {
     let compute = prepared.task.compute(prepared.plan.seed);
-    let mut desk = Desk::default();
+    let mut workspace = Workspace::default();
     let since = Stopwatch::start();
     for from in (0..prepared.plan.samples_total).step_by(batch as usize) {
         let spans = Spans::one(from, from + batch);
-        std::hint::black_box(compute(&prepared.plan.initial, &spans, &mut desk));
+        std::hint::black_box(compute(&prepared.plan.initial, &spans, &mut workspace));
     }
     since.stop().1
 }
@@ -173,11 +173,11 @@ fn gradients(prepared: &Prepared, batch: u64) -> f64 {
 /// CPU seconds of simulating the job.
 fn simulated(prepared: &Prepared) -> f64 {
     let mut scenario = Scenario { workers: WORKERS, ..Scenario::default() };
-    scenario.network.sums = Sums::ClosedForm;
+    scenario.network.sums = RingModel::ClosedForm;
     let since = Stopwatch::start();
     let simulated = simulate(prepared, &scenario, 1, vec![]);
     let seconds = since.stop().1;
-    let outcome = simulated.unwrap_or_else(|_| panic!("the run ends")).outcome;
+    let outcome = simulated.unwrap_or_else(|_| panic!("the run ends")).result;
     assert_eq!(outcome.samples, prepared.plan.samples_total);
     seconds
 }

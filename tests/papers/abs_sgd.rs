@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use paceline::sim::scenario::{Join, Link, Rack, Straggler, Sums, Trace};
+use paceline::sim::scenario::{Join, Link, Rack, RingModel, Straggler, Trace};
 use paceline::{Job, Record, Scenario};
 
 use crate::probe::Start;
@@ -58,7 +58,7 @@ fn clusters() -> Vec<(String, Scenario)> {
     apart.network.links = vec![Link { worker: 3, bytes_per_second: 1e5, latency: 1e-3 }];
     let mut unsteady = [("jittery", jittery), ("straggling", straggling), ("far apart", apart)];
     // Message by message, a sum ends for some members before it does for others.
-    unsteady.iter_mut().for_each(|(_, scenario)| scenario.network.sums = Sums::Messages);
+    unsteady.iter_mut().for_each(|(_, scenario)| scenario.network.sums = RingModel::Messages);
     let unsteady = unsteady.into_iter().map(|(name, scenario)| (name.to_owned(), scenario));
     steady_clusters().into_iter().chain(unsteady).collect()
 }
@@ -271,7 +271,7 @@ fn every_sample_of_an_epoch_is_used_once_and_most_by_the_fastest() {
             let run = run(&abs(seed), &scenario, &points(1001, seed));
 
             assert!(run.workers().all(|who| run.holds_every_sample_once(who)), "{name} {seed}");
-            let ledger = run.simulated.outcome.ledger;
+            let ledger = run.simulated.result.ledger;
             assert_eq!((ledger.lost, ledger.repeated), (0, 0), "{name}, seed {seed}");
         }
     }
@@ -334,7 +334,7 @@ fn the_largest_stable_rate_is_half_of_that_of_ssgd() {
             let job = Job { learning_rate, epochs: 20.0, ..job.clone() };
             let task = quadratic(vec![curvature], 0.0, 400);
             let run = run(&job, &cluster(&[1.0; 4]), &task);
-            (run.simulated.outcome.diverged.is_some(), run.params()[0].abs())
+            (run.simulated.result.diverged.is_some(), run.params()[0].abs())
         };
 
         let (below, above) = (end(0.97), end(1.03));

@@ -4,14 +4,14 @@
 use paceline::learn::Rule;
 use paceline::runtime::cluster::{HEADER_BYTES, TAIL_BYTES};
 use paceline::strategies::parts::{Adaptive, Period};
-use paceline::{Choices, Job, Kind, Optimizer, Record, Shape, Task};
+use paceline::{Choices, Job, Optimizer, Record, Shape, StrategyKind, Task};
 
 use crate::probe::Start;
 use crate::trial::{Run, cluster, distance, job, mean, points, quadratic, run, run_probed};
 
 /// Periodic averaging with this period.
 fn averaging(period: Period, seed: u64) -> Job {
-    let choices = Choices { period, ..Choices::of(Kind::PeriodicAverage) };
+    let choices = Choices { period, ..Choices::of(StrategyKind::PeriodicAverage) };
     Job { choices: Some(choices), batch: Some(1), epochs: 1.0, seed, ..job("adpsgd") }
 }
 

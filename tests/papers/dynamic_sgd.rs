@@ -85,7 +85,7 @@ fn after_a_join_all_workers_are_identical_and_no_sample_is_missed() {
         let tail = oldest.iter().skip_while(|applied| applied.version < first);
         assert!(tail.map(same).eq(newest.iter().map(same)), "seed {seed}");
         assert!(run.holds_every_sample_once(0), "seed {seed}");
-        assert_eq!(run.simulated.outcome.ledger.done, total, "seed {seed}");
+        assert_eq!(run.simulated.result.ledger.done, total, "seed {seed}");
     }
 }
 

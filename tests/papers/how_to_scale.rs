@@ -8,7 +8,9 @@ use paceline::learn::{OptimizerState, Rule};
 use paceline::runtime::Spans;
 use paceline::runtime::codec::Codec;
 use paceline::strategies::parts::{Outer, Period};
-use paceline::{Choices, Job, Kind, Optimizer, Prepared, Record, Scenario, Task, Vector, recipes};
+use paceline::{
+    Choices, Job, Optimizer, Prepared, Record, Scenario, StrategyKind, Task, Vector, recipes,
+};
 
 use crate::probe::{PEER, Start};
 use crate::trial::{Run, SAMPLE, cluster, distance, job, mean, points, quadratic, run, run_probed};
@@ -164,7 +166,7 @@ fn heavy_ball() -> Option<Optimizer> {
 fn one_worker_alone_does_serial_sgd() {
     for recipe in recipes() {
         let choices = recipe.choices().expect("ours are made of choices").clone();
-        let late = choices.strategy == Kind::Delayed;
+        let late = choices.strategy == StrategyKind::Delayed;
         if late || choices.codec != Codec::Dense || choices.outer != Outer::None {
             continue;
         }
@@ -175,8 +177,8 @@ fn one_worker_alone_does_serial_sgd() {
         let serial = serial(&run.prepared, run.prepared.batch);
         let apart = distance(run.params(), &serial);
         match choices.strategy {
-            Kind::ElasticAverage => assert!(apart > 1e-3, "{}: {apart}", recipe.name),
-            Kind::PeriodicAverage => assert!(apart < 1e-6, "{}: {apart}", recipe.name),
+            StrategyKind::ElasticAverage => assert!(apart > 1e-3, "{}: {apart}", recipe.name),
+            StrategyKind::PeriodicAverage => assert!(apart < 1e-6, "{}: {apart}", recipe.name),
             _ => assert_eq!(*run.params(), serial, "{}", recipe.name),
         }
     }
@@ -300,7 +302,7 @@ fn letters(run: &Run) -> Vec<(u32, u32)> {
     })
 }
 
-fn every(kind: Kind, period: u64) -> Job {
+fn every(kind: StrategyKind, period: u64) -> Job {
     let choices = Choices { period: Period::Constant { steps: period }, ..Choices::of(kind) };
     Job { choices: Some(choices), ..in_step("ssgd", 1) }
 }
@@ -312,7 +314,7 @@ fn messages_are_steps_over_period() {
     let (members, steps) = (4, 48);
     let task = points((members * steps) as usize, 1);
     for period in [1, 2, 3, 8, 16] {
-        for kind in [Kind::GossipPull, Kind::GossipPush] {
+        for kind in [StrategyKind::GossipPull, StrategyKind::GossipPush] {
             let run = run_probed(&every(kind, period), &equal(members), &task, Start::Together);
 
             let exchanges = (steps / period) as usize;
@@ -327,7 +329,7 @@ fn messages_are_steps_over_period() {
             assert_eq!(letters(&run).len(), expected, "{kind:?}, period {period}");
         }
         let run = run_probed(
-            &every(Kind::ElasticAverage, period),
+            &every(StrategyKind::ElasticAverage, period),
             &equal(members),
             &task,
             Start::Together,
@@ -339,12 +341,12 @@ fn messages_are_steps_over_period() {
 /// Jin et al. 2016: with an endless period, every worker learns alone.
 #[test]
 fn an_endless_period_gives_independent_runs() {
-    for kind in [Kind::GossipPull, Kind::GossipPush, Kind::ElasticAverage] {
+    for kind in [StrategyKind::GossipPull, StrategyKind::GossipPush, StrategyKind::ElasticAverage] {
         let run = run_probed(&every(kind, 1000), &equal(4), &points(400, 1), Start::Together);
 
         // Who has no more samples says so to the server, but exchanges nothing.
         assert_eq!(exchanges(&run, 0).len(), 0, "{kind:?}");
-        assert!(kind == Kind::ElasticAverage || letters(&run).is_empty(), "{kind:?}");
+        assert!(kind == StrategyKind::ElasticAverage || letters(&run).is_empty(), "{kind:?}");
         for worker in run.workers() {
             let mut x = (*run.prepared.plan.initial).clone();
             for update in run.applied(worker) {

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use paceline::{AnyStrategy, Dice, Manner, Result, Server, Worker};
+use paceline::{AnyStrategy, Coordination, Dice, Result, Server, Worker};
 
 pub struct Probe {
     pub inner: Box<dyn AnyStrategy>,
@@ -49,8 +49,8 @@ impl AnyStrategy for Probe {
         self.inner.serve(server)
     }
 
-    fn manner(&self) -> Manner {
-        self.inner.manner()
+    fn coordination(&self) -> Coordination {
+        self.inner.coordination()
     }
 
     fn nominal_batch(&self, members: usize) -> f64 {

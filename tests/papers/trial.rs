@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline::job::recipes::Make;
 use paceline::learn::{Noise, Quadratic, blobs, net};
 use paceline::runtime::Spans;
-use paceline::sim::scenario::Sums;
+use paceline::sim::scenario::RingModel;
 use paceline::{
     Dataset, Job, Line, Optimizer, Prepared, Reader, Recipe, Record, Scenario, Shape, Simulated,
     Task, Vector, recipes, simulate,
@@ -44,7 +44,7 @@ pub fn cluster(relative: &[f64]) -> Scenario {
 /// The same cluster, where a sum takes `seconds` from when all have entered it.
 pub fn with_exchange(mut scenario: Scenario, seconds: f64) -> Scenario {
     scenario.network.latency = seconds / f64::from(2 * (scenario.workers - 1));
-    scenario.network.sums = Sums::ClosedForm;
+    scenario.network.sums = RingModel::ClosedForm;
     scenario
 }
 
@@ -140,7 +140,7 @@ impl Run {
     }
 
     pub fn seconds(&self) -> f64 {
-        self.simulated.outcome.seconds()
+        self.simulated.result.seconds()
     }
 
     pub fn applied(&self, by: u32) -> Vec<Applied> {

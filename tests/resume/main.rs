@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline::job::checkpoint::{Checkpoint, Checkpoints, Saving, load_params};
-use paceline::job::threads::{ThreadSetting, Trained, train_saving};
+use paceline::job::threads::{ThreadOptions, Trained, train_saving};
 use paceline::runtime::journal::fingerprint;
 use paceline::{Job, Line, Prepared, Reader, Record, Task, recipes};
 
@@ -72,14 +72,14 @@ fn run(job: &Job, prepared: &Prepared, from: Option<&Path>, samples: Option<u64>
         now: Arc::default(),
         say: |sentence| panic!("{sentence}"),
     });
-    let setting = if saving.is_some() { paced() } else { ThreadSetting::default() };
+    let setting = if saving.is_some() { paced() } else { ThreadOptions::default() };
     train_saving(prepared, setting, stop, saving.as_ref(), vec![&mut stopper]).expect("it ends")
 }
 
 /// As fast as it can, a job would be done in milliseconds, and on a busy machine before anybody could stop
 /// or save it.
-fn paced() -> ThreadSetting {
-    ThreadSetting { speeds: vec![1.0], pace: Some(Duration::from_micros(200)) }
+fn paced() -> ThreadOptions {
+    ThreadOptions { speeds: vec![1.0], pace: Some(Duration::from_micros(200)) }
 }
 
 fn begin(job: &Job, workers: u32, samples: Option<u64>) -> Trained {
@@ -99,9 +99,9 @@ fn print(trained: &Trained) -> u64 {
 }
 
 fn assert_exact(trained: &Trained, what: &str) {
-    let ledger = trained.outcome.ledger;
+    let ledger = trained.result.ledger;
     assert_eq!((ledger.done, ledger.lost, ledger.repeated), (3 * 1437, 0, 0), "{what}");
-    assert_eq!(trained.outcome.samples, 3 * 1437, "{what}");
+    assert_eq!(trained.result.samples, 3 * 1437, "{what}");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn recipes_that_read_no_clock_may_be_stopped_again_and_again_and_end_with_the_sa
         begin(&job, 3, Some(700));
         for _ in 0..2 {
             let part = go_on(&job, &dir, 3, Some(700));
-            stops += u32::from(part.outcome.samples < 3 * 1437);
+            stops += u32::from(part.result.samples < 3 * 1437);
         }
         let end = go_on(&job, &dir, 3, None);
 
@@ -208,10 +208,10 @@ fn every_recipe_goes_on_with_the_same_or_with_other_workers_and_applies_every_sa
             let end = go_on(&job, &dir, third, None);
 
             let what = format!("{name} on {first}, then {second}, then {third}");
-            assert_eq!((part.outcome.ledger.lost, part.outcome.ledger.repeated), (0, 0), "{what}");
-            assert!(part.outcome.samples >= 900, "{what}: the parts add up");
+            assert_eq!((part.result.ledger.lost, part.result.ledger.repeated), (0, 0), "{what}");
+            assert!(part.result.samples >= 900, "{what}: the parts add up");
             assert_exact(&end, &what);
-            assert!(end.outcome.accuracy > 0.5, "{what}: {}", end.outcome.accuracy);
+            assert!(end.result.accuracy > 0.5, "{what}: {}", end.result.accuracy);
             let (manifest, params) = load_params(&dir).expect("the end was saved");
             assert_eq!(manifest.samples, 3 * 1437, "{what}");
             let task = Task::of(&job).expect("it was made before");
@@ -272,7 +272,7 @@ fn a_job_that_is_done_may_be_made_longer() {
     let longer = Job { epochs: 4.0, ..job };
     let end = go_on(&longer, &dir, 2, None);
 
-    assert_eq!((end.outcome.samples, end.outcome.ledger.lost), (4 * 1437, 0));
+    assert_eq!((end.result.samples, end.result.ledger.lost), (4 * 1437, 0));
     let shorter = Job { epochs: 2.0, ..longer };
     let refused = Checkpoint::load(&dir).and_then(|it| it.prepare(&shorter, 2, &recipes(), None));
     let sentence = refused.err().expect("what is done cannot be undone");
@@ -299,10 +299,10 @@ fn a_run_that_comes_apart_leaves_the_last_good_checkpoint_alone() {
         now: Arc::default(),
         say: |_| {},
     };
-    let (setting, stop) = (ThreadSetting::default(), Arc::default());
+    let (setting, stop) = (ThreadOptions::default(), Arc::default());
     let end = train_saving(&prepared.expect("it fits"), setting, stop, Some(&saving), vec![]);
 
-    assert!(end.expect("it ends").outcome.diverged.is_some());
+    assert!(end.expect("it ends").result.diverged.is_some());
     let place = dir.join(format!("round-{:06}", before.round));
     assert_eq!(load_params(place).expect("it is still there").1, params);
     let newest = Checkpoint::load(&dir).expect("there is one");

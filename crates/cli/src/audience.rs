@@ -1,6 +1,6 @@
 //! Everybody who reads along while a job runs: the account, the report, the bar and the files.
 
-use paceline_job::account::Account;
+use paceline_job::totals::RunTotals;
 use paceline_runtime::{Line, Reader};
 use paceline_watch::Report;
 
@@ -8,7 +8,7 @@ use crate::bar::Bar;
 use crate::outputs::Outputs;
 
 pub struct Audience {
-    pub account: Account,
+    pub account: RunTotals,
     pub report: Report,
     pub outputs: Outputs,
     bar: Bar,
@@ -16,7 +16,7 @@ pub struct Audience {
 
 impl Audience {
     pub fn new(bar: Bar, outputs: Outputs) -> Audience {
-        Audience { account: Account::default(), report: Report::default(), outputs, bar }
+        Audience { account: RunTotals::default(), report: Report::default(), outputs, bar }
     }
 
     /// Clears the bar and closes the files; gives a sentence for each that is not complete.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use paceline_job::account::Account;
+use paceline_job::totals::RunTotals;
 use paceline_runtime::WorkerId;
 use paceline_watch::table::{count, duration};
 
@@ -57,7 +57,7 @@ impl Bar {
         Bar { bar, is_wanted, time, lines: 0, mark: Mark::default(), said }
     }
 
-    pub fn show(&mut self, account: &Account) {
+    pub fn show(&mut self, account: &RunTotals) {
         self.lines += 1;
         if !self.is_wanted || !self.lines.is_multiple_of(LINES_PER_MESSAGE) {
             return;
@@ -88,7 +88,7 @@ impl Bar {
 }
 
 impl Mark {
-    fn of(account: &Account) -> Mark {
+    fn of(account: &RunTotals) -> Mark {
         let waited_for = account.waited_for.iter().map(|(who, time)| (*who, *time)).collect();
         Mark { at: account.end, samples: account.samples, waited_for, made: Some(Instant::now()) }
     }
@@ -108,7 +108,7 @@ const LONG: Words =
 const SHORT: Words = Words { accuracy: ("", " right"), pace: "/s", slowest: "wait for" };
 
 /// "epoch 3.4/20, loss 0.210, accuracy 95.1 %, 5,432 samples/s, 4 members, 41 % waiting for worker 3"
-fn message(account: &Account, mark: &Mark, time: &str, words: &Words) -> String {
+fn message(account: &RunTotals, mark: &Mark, time: &str, words: &Words) -> String {
     let per_epoch = account.samples_per_epoch.max(1) as f64;
     let (done, all) =
         (account.samples as f64 / per_epoch, account.samples_total as f64 / per_epoch);
@@ -136,7 +136,7 @@ fn message(account: &Account, mark: &Mark, time: &str, words: &Words) -> String 
 }
 
 /// For how many percent of their time the others waited since the mark, and for whom most.
-fn slowest(account: &Account, mark: &Mark, seconds: f64) -> Option<(f64, WorkerId)> {
+fn slowest(account: &RunTotals, mark: &Mark, seconds: f64) -> Option<(f64, WorkerId)> {
     let before = |who: WorkerId| {
         let known = mark.waited_for.iter().find(|(other, _)| *other == who);
         known.map_or(Duration::ZERO, |(_, time)| *time)
@@ -168,12 +168,12 @@ fn styled(len: u64, is_wanted: bool, template: &str) -> ProgressBar {
 
 #[cfg(test)]
 mod tests {
-    use paceline_job::account::Score;
+    use paceline_job::totals::Score;
 
     use super::*;
 
-    fn account() -> Account {
-        let mut account = Account::default();
+    fn account() -> RunTotals {
+        let mut account = RunTotals::default();
         account.end = Duration::from_secs(10);
         (account.samples_per_epoch, account.samples_total) = (100, 1000);
         account.samples = 340;

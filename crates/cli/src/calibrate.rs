@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use paceline_job::calibrate::{
-    Agreement, Calibration, Cost, Point, Spread, TOLERANCE, agreement, check, toml,
+    Calibration, Cost, Point, Spread, TOLERANCE, TimingCheck, agreement, check, toml,
 };
-use paceline_job::threads::ThreadSetting;
+use paceline_job::threads::ThreadOptions;
 use paceline_job::{Job, Prepared, Recipe};
 use paceline_sim::Scenario;
 use paceline_watch::table::{bytes, count, duration, table};
@@ -75,7 +75,7 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct Checked<'a> {
     #[serde(flatten)]
-    agreement: &'a Agreement,
+    agreement: &'a TimingCheck,
     difference: f64,
     is_within: bool,
 }
@@ -102,7 +102,7 @@ impl Calibrate {
             print(&measurements(&measured, &scenario))?;
         }
         say(&format!("\nScenario: {}", self.out.display()));
-        let setting = ThreadSetting { speeds, pace: Some(measured.pace(workers)) };
+        let setting = ThreadOptions { speeds, pace: Some(measured.pace(workers)) };
         let (agreements, ended) = check_all(&checks, &setting, &scenario);
         match (self.json, self.check) {
             (true, _) => print_json(&Report {
@@ -139,9 +139,9 @@ impl Calibrate {
 /// Checks one strategy after another; one that fails does not keep the others from it.
 fn check_all(
     checks: &[Prepared],
-    setting: &ThreadSetting,
+    setting: &ThreadOptions,
     scenario: &Scenario,
-) -> (Vec<Agreement>, Ended) {
+) -> (Vec<TimingCheck>, Ended) {
     let (mut agreements, mut ended) = (vec![], Ok(()));
     for check in checks {
         say(&format!("checking {}", check.name));
@@ -156,7 +156,7 @@ fn check_all(
     (agreements, ended)
 }
 
-fn checked(agreement: &Agreement) -> Checked<'_> {
+fn checked(agreement: &TimingCheck) -> Checked<'_> {
     let (difference, is_within) = (agreement.difference(), agreement.is_within());
     Checked { agreement, difference, is_within }
 }
@@ -208,8 +208,8 @@ fn simulated(scenario: &Scenario) -> String {
     )
 }
 
-fn comparison(agreements: &[Agreement]) -> String {
-    let row = |agreement: &Agreement| {
+fn comparison(agreements: &[TimingCheck]) -> String {
+    let row = |agreement: &TimingCheck| {
         vec![
             agreement.strategy.clone(),
             duration(agreement.threads),

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use paceline_job::checkpoint::{Checkpoint, Checkpoints, Saved, Saving, Weights, load_weights};
-use paceline_job::{Job, Outcome};
+use paceline_job::{Job, RunResult};
 
 use crate::output::{Ending, say};
 
@@ -130,7 +130,7 @@ pub fn weights(dir: &Path) -> Result<Weights, Ending> {
 }
 
 /// Says how to go on with a run that has not come to its end.
-pub fn tell_how_to_resume(saved: &Saved, outcome: &Outcome, samples_total: u64) {
+pub fn tell_how_to_resume(saved: &Saved, outcome: &RunResult, samples_total: u64) {
     let Some(newest) = &saved.newest else { return };
     if outcome.samples < samples_total || outcome.diverged.is_some() {
         let dir: PathBuf = newest.parent().map_or_else(|| newest.clone(), |dir| dir.to_owned());

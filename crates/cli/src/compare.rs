@@ -8,7 +8,7 @@ use std::thread::ScopedJoinHandle;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use paceline_job::{Failure, Outcome, Prepared, Recipe, simulate};
+use paceline_job::{Failure, Prepared, Recipe, RunResult, simulate};
 use paceline_runtime::{Line, Reader};
 use paceline_sim::Scenario;
 use paceline_watch::table::{bytes, duration, table};
@@ -63,7 +63,7 @@ const PLOT: &str = "paceline-compare.svg";
 /// One strategy's run.
 struct Run {
     name: String,
-    result: Result<Outcome, Failure>,
+    result: Result<RunResult, Failure>,
     curves: Curves,
     timeline: Timeline,
 }
@@ -79,7 +79,7 @@ impl Compare {
         let runs = run_all(&jobs, &scenario, self.threads.count(), &bar);
 
         bar.finish_and_clear();
-        let mut outcomes: Vec<&Outcome> =
+        let mut outcomes: Vec<&RunResult> =
             runs.iter().filter_map(|run| run.result.as_ref().ok()).collect();
         outcomes.sort_by(|a, b| by_time_to_target(a, b));
         if self.json {
@@ -202,7 +202,7 @@ fn run_one(job: &Prepared, scenario: &Scenario, threads: usize, bar: &ProgressBa
     // What a run that was given up has left counts as behind us.
     bar.inc(job.plan.samples_total.saturating_sub(pen.shown));
     let Pen { curves, timeline, .. } = pen;
-    Run { name: job.name.clone(), result: result.map(|run| run.outcome), curves, timeline }
+    Run { name: job.name.clone(), result: result.map(|run| run.result), curves, timeline }
 }
 
 /// Reads what the drawing needs, and moves the bar.
@@ -229,8 +229,8 @@ impl Reader for Pen<'_> {
 }
 
 /// The first to reach the target first; then those that did not; those that diverged last.
-fn by_time_to_target(a: &Outcome, b: &Outcome) -> Ordering {
-    let key = |outcome: &Outcome| {
+fn by_time_to_target(a: &RunResult, b: &RunResult) -> Ordering {
+    let key = |outcome: &RunResult| {
         let time = outcome.time_to_target_seconds.unwrap_or(f64::INFINITY);
         (outcome.diverged.is_some(), time, outcome.loss)
     };
@@ -239,12 +239,12 @@ fn by_time_to_target(a: &Outcome, b: &Outcome) -> Ordering {
     a_diverged.cmp(&b_diverged).then(by_time).then(by_loss)
 }
 
-fn rows(outcomes: &[&Outcome]) -> String {
-    let reached = |outcome: &&&Outcome| outcome.time_to_target_seconds.is_some();
+fn rows(outcomes: &[&RunResult]) -> String {
+    let reached = |outcome: &&&RunResult| outcome.time_to_target_seconds.is_some();
     // Ratios are against plain synchronous SGD, or against the best if that is not there.
     let base = outcomes.iter().filter(reached).find(|outcome| outcome.strategy == "ssgd");
     let base = base.or(outcomes.first().filter(reached));
-    let row = |outcome: &&Outcome| {
+    let row = |outcome: &&RunResult| {
         let ratio = base
             .and_then(|base| Some(base.time_to_target_seconds? / outcome.time_to_target_seconds?));
         let to_target = match outcome.time_to_target_seconds {
@@ -290,7 +290,7 @@ fn tell_failures(runs: &[Run]) -> Ended {
     let mut failed = vec![];
     for Run { name, result, .. } in runs {
         match result {
-            Ok(Outcome { diverged: Some(sentence), .. }) => {
+            Ok(RunResult { diverged: Some(sentence), .. }) => {
                 say(&format!("{name} diverged: {sentence}"));
             }
             Ok(outcome) => {

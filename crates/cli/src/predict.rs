@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args};
 use paceline_data::{ImageForm, Picture, class_name, picture};
 use paceline_job::checkpoint::Weights;
 use paceline_job::predict::{Guess, classify, inputs_of};
-use paceline_job::write::{Manner, go_on};
+use paceline_job::write::{Sampling, go_on};
 use paceline_watch::table::table;
 use serde::Serialize;
 
@@ -211,8 +211,9 @@ impl Predict {
 
     fn go_on(&self, weights: &Weights, prompt: &str) -> Ended {
         let (text, model) = weights.text_model().map_err(Ending::Usage)?;
-        let manner = Manner { length: self.length, temperature: self.temperature, seed: self.seed };
-        let written = go_on(model.as_ref(), &weights.params, &text, prompt, &manner);
+        let sampling =
+            Sampling { length: self.length, temperature: self.temperature, seed: self.seed };
+        let written = go_on(model.as_ref(), &weights.params, &text, prompt, &sampling);
         let written = written.map_err(Ending::Usage)?;
         match self.json {
             true => print_json(&Written { prompt, text: &written }),

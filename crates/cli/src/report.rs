@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 
 use clap::Args;
-use paceline_job::account::Account;
 use paceline_job::journal_file;
+use paceline_job::totals::RunTotals;
 use paceline_runtime::{Line, Reader, Record};
 use paceline_watch::table::count;
 use paceline_watch::{Facts, Report as Page};
@@ -39,7 +39,7 @@ impl Report {
         let read = [("the journal", self.journal.clone())];
         check_apart(&read, &[("--out", self.out.clone())])?;
         check_writable("report", &self.out).map_err(Ending::Failed)?;
-        let (mut account, mut page) = (Account::default(), Page::default());
+        let (mut account, mut page) = (RunTotals::default(), Page::default());
         let mut facts = Facts::default();
         for (before, line) in journal_file::read(&self.journal).enumerate() {
             match line {

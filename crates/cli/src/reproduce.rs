@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use paceline_job::{Recipe, scenarios};
 use paceline_reproduce::experiment::repeated;
-use paceline_reproduce::perform::{Planned, Setting, plan};
+use paceline_reproduce::perform::{Performance, Planned, plan};
 use paceline_reproduce::report::Told;
 use paceline_reproduce::runs::Runs;
 use paceline_reproduce::store::Known;
@@ -207,7 +207,7 @@ impl Reproduce {
         let mut store = Store::open(&results).map_err(Ending::Failed)?;
         say(&format!("{}: {}", experiment.name, experiment.title));
         let watch = Watch::new(!self.json);
-        let setting = Setting {
+        let setting = Performance {
             recipes,
             threads: self.threads.count(),
             commit: commit(),

@@ -61,6 +61,6 @@ impl Simulate {
 
         let place = &scenario.name;
         let told = Told { job: &job, prepared: &prepared, place, json: self.json };
-        tell(&told, simulated.map(|simulated| simulated.outcome), audience)
+        tell(&told, simulated.map(|simulated| simulated.result), audience)
     }
 }

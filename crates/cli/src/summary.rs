@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use paceline_job::account::Account;
-use paceline_job::{Failure, Job, Outcome, Prepared, Target};
+use paceline_job::totals::RunTotals;
+use paceline_job::{Failure, Job, Prepared, RunResult, Target};
 use paceline_runtime::WorkerId;
 use paceline_watch::table::{bytes, count, duration, number};
 use paceline_watch::{Facts, Report, Timeline};
@@ -31,7 +31,7 @@ pub struct Told<'a> {
 ///
 /// The page is drawn before anything is printed and its failures are told after that, so that
 /// neither is lost for the other's sake.
-pub fn tell(told: &Told, ended: Result<Outcome, Failure>, mut audience: Audience) -> Ended {
+pub fn tell(told: &Told, ended: Result<RunResult, Failure>, mut audience: Audience) -> Ended {
     let mut troubles = audience.finish();
     if let Err(Failure::Usage(sentence)) = ended {
         return Err(Ending::Usage(sentence));
@@ -63,7 +63,7 @@ pub fn tell(told: &Told, ended: Result<Outcome, Failure>, mut audience: Audience
 }
 
 /// Whether the run itself was a success.
-fn outcome_of(ended: Result<Outcome, Failure>) -> Ended {
+fn outcome_of(ended: Result<RunResult, Failure>) -> Ended {
     let outcome = ended?;
     if let Some(sentence) = &outcome.diverged {
         return Err(Ending::Failed(format!("{} diverged: {sentence}", outcome.strategy)));
@@ -71,7 +71,7 @@ fn outcome_of(ended: Result<Outcome, Failure>) -> Ended {
     check_ledger(&outcome).map_err(Ending::Failed)
 }
 
-fn summary(told: &Told, outcome: &Outcome, audience: &Audience) -> String {
+fn summary(told: &Told, outcome: &RunResult, audience: &Audience) -> String {
     let mut text = heading(outcome, told.place);
     for (name, value) in numbers(told.prepared, outcome) {
         let _ = writeln!(text, "{name:<10}{value}");
@@ -82,7 +82,7 @@ fn summary(told: &Told, outcome: &Outcome, audience: &Audience) -> String {
     text
 }
 
-fn facts(told: &Told, ended: &Result<Outcome, Failure>, audience: &Audience) -> Facts {
+fn facts(told: &Told, ended: &Result<RunResult, Failure>, audience: &Audience) -> Facts {
     let Told { job, prepared, place, .. } = told;
     let arguments = std::env::args_os().skip(1);
     let command: Vec<_> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
@@ -117,8 +117,8 @@ pub fn named(rows: impl IntoIterator<Item = (&'static str, String)>) -> Vec<(Str
 }
 
 /// Every sample once is our promise; a run that breaks it has failed, however well it learned.
-pub fn check_ledger(outcome: &Outcome) -> Result<(), String> {
-    let Outcome { strategy, ledger, .. } = outcome;
+pub fn check_ledger(outcome: &RunResult) -> Result<(), String> {
+    let RunResult { strategy, ledger, .. } = outcome;
     if ledger.lost + ledger.repeated == 0 {
         return Ok(());
     }
@@ -146,15 +146,15 @@ pub fn target(target: Target) -> String {
     }
 }
 
-fn heading(outcome: &Outcome, place: &str) -> String {
-    let Outcome { strategy, batch, seed, .. } = outcome;
+fn heading(outcome: &RunResult, place: &str) -> String {
+    let RunResult { strategy, batch, seed, .. } = outcome;
     let (workers, rate) = (some(outcome.workers as usize, "worker"), rate(outcome.learning_rate));
     format!(
         "{strategy} on {place}: {workers}, batch {batch}, learning rate {rate}, seed {seed}\n\n"
     )
 }
 
-fn numbers(prepared: &Prepared, outcome: &Outcome) -> Vec<(&'static str, String)> {
+fn numbers(prepared: &Prepared, outcome: &RunResult) -> Vec<(&'static str, String)> {
     let clock = if outcome.virtual_seconds.is_some() { " (virtual)" } else { "" };
     let mut rows = vec![
         ("time", duration(outcome.seconds()) + clock),
@@ -176,7 +176,7 @@ fn numbers(prepared: &Prepared, outcome: &Outcome) -> Vec<(&'static str, String)
 }
 
 /// The numbers that a journal alone gives; estimates, if it was thinned.
-pub fn journal_numbers(account: &Account, report: &Report) -> Vec<(&'static str, String)> {
+pub fn journal_numbers(account: &RunTotals, report: &Report) -> Vec<(&'static str, String)> {
     let thinned = report.keeping_one_in() > 1;
     let (about, samples) =
         if thinned { ("about ", report.curves.samples()) } else { ("", account.samples) };
@@ -226,7 +226,7 @@ fn utilization(by_worker: &BTreeMap<WorkerId, f64>) -> String {
     text
 }
 
-fn waited_for(outcome: &Outcome, account: &Account) -> String {
+fn waited_for(outcome: &RunResult, account: &RunTotals) -> String {
     let Some((who, seconds)) = outcome.waited_for.filter(|(_, seconds)| *seconds > 0.0) else {
         return String::from("\nNobody was waited for.\n");
     };
@@ -240,7 +240,7 @@ fn waited_for(outcome: &Outcome, account: &Account) -> String {
 }
 
 /// The first rounds in detail; all of the run if its members changed.
-fn timelines(outcome: &Outcome, account: &Account, timeline: &Timeline) -> String {
+fn timelines(outcome: &RunResult, account: &RunTotals, timeline: &Timeline) -> String {
     let draw = |until| timeline.text(TIMELINE_COLUMNS, WORKERS_LISTED_MAX, until);
     let mut text = format!("\nThe first rounds\n{}", draw(Some(timeline.opening())));
     let workers = outcome.workers as usize;

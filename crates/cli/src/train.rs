@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use paceline_job::checkpoint::{Checkpoint, Saved};
-use paceline_job::threads::{ThreadSetting, train_saving};
+use paceline_job::threads::{ThreadOptions, train_saving};
 use paceline_job::{Job, Prepared, Recipe};
 use paceline_runtime::Snapshot;
 
@@ -75,11 +75,11 @@ impl Train {
         let mut audience = Audience::new(bar, outputs);
         let stop = stop_on_signal()?;
 
-        let setting = ThreadSetting { speeds, pace: None };
+        let setting = ThreadOptions { speeds, pace: None };
         let trained = train_saving(&prepared, setting, stop, saving.as_ref(), vec![&mut audience]);
 
         let (ended, saved) = match trained {
-            Ok(trained) => (Ok(trained.outcome), trained.saved.unwrap_or_default()),
+            Ok(trained) => (Ok(trained.result), trained.saved.unwrap_or_default()),
             Err(failure) => (Err(failure), Saved::default()),
         };
         if let Ok(outcome) = &ended {

@@ -1,9 +1,9 @@
 //! Measures this machine, so that the simulator's time is that of its threads.
 
-mod agreement;
 mod fit;
 mod probe;
 mod scenario_file;
+mod timing_check;
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use paceline_sim::scenario::{Network, Pace};
 use serde::Serialize;
 
 use crate::job::{Job, Prepared};
-use crate::outcome::Failure;
 use crate::pace;
+use crate::run_result::Failure;
 
-pub use agreement::{Agreement, TOLERANCE, agreement};
 pub use fit::{Cost, Point, Spread};
 pub use scenario_file::toml;
+pub use timing_check::{TOLERANCE, TimingCheck, agreement};
 
 /// What was measured, and of what.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Who waits for whom, and what is exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum StrategyKind {
     AllReduce,
     Delayed,
     PeriodicAverage,
@@ -23,31 +23,34 @@ pub enum Kind {
     ParameterServer,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 7] = [
-        Kind::AllReduce,
-        Kind::Delayed,
-        Kind::PeriodicAverage,
-        Kind::GossipPull,
-        Kind::GossipPush,
-        Kind::ElasticAverage,
-        Kind::ParameterServer,
+impl StrategyKind {
+    pub const ALL: [StrategyKind; 7] = [
+        StrategyKind::AllReduce,
+        StrategyKind::Delayed,
+        StrategyKind::PeriodicAverage,
+        StrategyKind::GossipPull,
+        StrategyKind::GossipPush,
+        StrategyKind::ElasticAverage,
+        StrategyKind::ParameterServer,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Kind::AllReduce => "all_reduce",
-            Kind::Delayed => "delayed",
-            Kind::PeriodicAverage => "periodic_average",
-            Kind::GossipPull => "gossip_pull",
-            Kind::GossipPush => "gossip_push",
-            Kind::ElasticAverage => "elastic_average",
-            Kind::ParameterServer => "parameter_server",
+            StrategyKind::AllReduce => "all_reduce",
+            StrategyKind::Delayed => "delayed",
+            StrategyKind::PeriodicAverage => "periodic_average",
+            StrategyKind::GossipPull => "gossip_pull",
+            StrategyKind::GossipPush => "gossip_push",
+            StrategyKind::ElasticAverage => "elastic_average",
+            StrategyKind::ParameterServer => "parameter_server",
         }
     }
 
     fn is_asynchronous(self) -> bool {
-        !matches!(self, Kind::AllReduce | Kind::Delayed | Kind::PeriodicAverage)
+        !matches!(
+            self,
+            StrategyKind::AllReduce | StrategyKind::Delayed | StrategyKind::PeriodicAverage
+        )
     }
 }
 
@@ -55,7 +58,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choices {
-    pub strategy: Kind,
+    pub strategy: StrategyKind,
     #[serde(default = "even", deserialize_with = "kind")]
     pub shares: Shares,
     /// Local steps between exchanges; only for strategies that have such.
@@ -101,7 +104,7 @@ fn elasticity() -> f32 {
 }
 
 impl Choices {
-    pub fn of(strategy: Kind) -> Choices {
+    pub fn of(strategy: StrategyKind) -> Choices {
         Choices {
             strategy,
             shares: even(),
@@ -136,7 +139,7 @@ impl Choices {
                 self.elasticity
             ));
         }
-        if self.elasticity != elasticity() && self.strategy != Kind::ElasticAverage {
+        if self.elasticity != elasticity() && self.strategy != StrategyKind::ElasticAverage {
             return Err(format!(
                 "elasticity is the pull of elastic_average: leave it away with {}",
                 self.strategy.name()
@@ -180,12 +183,16 @@ impl Choices {
 
     fn check_shares(&self) -> Result<(), String> {
         match (self.strategy, self.shares) {
-            (_, Shares::Even) | (Kind::Delayed, _) => Ok(()),
-            (Kind::AllReduce | Kind::PeriodicAverage, Shares::BySpeed { .. }) => Ok(()),
-            (Kind::AllReduce | Kind::PeriodicAverage, Shares::Open) => Err(format!(
-                "shares = open with {}: open batches grow while a sum is under way, so choose strategy = delayed",
-                self.strategy.name()
-            )),
+            (_, Shares::Even) | (StrategyKind::Delayed, _) => Ok(()),
+            (StrategyKind::AllReduce | StrategyKind::PeriodicAverage, Shares::BySpeed { .. }) => {
+                Ok(())
+            }
+            (StrategyKind::AllReduce | StrategyKind::PeriodicAverage, Shares::Open) => {
+                Err(format!(
+                    "shares = open with {}: open batches grow while a sum is under way, so choose strategy = delayed",
+                    self.strategy.name()
+                ))
+            }
             (kind, _) => Err(format!(
                 "{} lets every worker go at its own speed already: choose shares = even",
                 kind.name()
@@ -196,8 +203,8 @@ impl Choices {
     fn check_period(&self) -> Result<(), String> {
         let is_one = self.period == every_step();
         match self.strategy {
-            Kind::PeriodicAverage => {}
-            Kind::GossipPull | Kind::GossipPush | Kind::ElasticAverage => {
+            StrategyKind::PeriodicAverage => {}
+            StrategyKind::GossipPull | StrategyKind::GossipPush | StrategyKind::ElasticAverage => {
                 let is_constant = matches!(self.period, Period::Constant { .. });
                 is_constant.then_some(()).ok_or_else(|| {
                     format!(
@@ -214,13 +221,13 @@ impl Choices {
             }
             _ => {}
         }
-        if self.outer != Outer::None && self.strategy != Kind::PeriodicAverage {
+        if self.outer != Outer::None && self.strategy != StrategyKind::PeriodicAverage {
             return Err(format!(
                 "an outer step follows an average of replicas: with {} choose outer = none, or strategy = periodic_average",
                 self.strategy.name()
             ));
         }
-        if self.lead_max.is_some() && self.strategy != Kind::ParameterServer {
+        if self.lead_max.is_some() && self.strategy != StrategyKind::ParameterServer {
             return Err(format!(
                 "lead_max bounds how far a worker of parameter_server may lead: leave it away with {}",
                 self.strategy.name()
@@ -233,7 +240,7 @@ impl Choices {
         let name = self.strategy.name();
         match self.rescale {
             Rescale::None => Ok(()),
-            _ if self.strategy == Kind::ParameterServer => Err(
+            _ if self.strategy == StrategyKind::ParameterServer => Err(
                 "an update of parameter_server always stands for one worker's batch: choose rescale = none"
                     .into(),
             ),
@@ -246,7 +253,7 @@ impl Choices {
                 Err("open batches have no nominal size to follow: choose rescale = none or linear"
                     .into())
             }
-            Rescale::Adascale if self.strategy != Kind::AllReduce || self.shares != Shares::Even => {
+            Rescale::Adascale if self.strategy != StrategyKind::AllReduce || self.shares != Shares::Even => {
                 Err("adascale compares gradients of equal batches: choose strategy = all_reduce and shares = even"
                     .into())
             }
@@ -259,7 +266,9 @@ impl Choices {
 
     fn check_codec(&self) -> Result<(), String> {
         match self.strategy {
-            Kind::GossipPull | Kind::GossipPush | Kind::ElasticAverage if self.codec.is_lossy() => {
+            StrategyKind::GossipPull | StrategyKind::GossipPush | StrategyKind::ElasticAverage
+                if self.codec.is_lossy() =>
+            {
                 Err(format!(
                     "{} sends whole replicas to single peers, who have no common point to encode a difference from: choose codec = dense",
                     self.strategy.name()
@@ -279,24 +288,26 @@ impl Choices {
         let steps = if let Period::Constant { steps } = self.period { steps } else { 1 };
         let gossip = |direction| Box::new(Gossip { batch, period: steps, direction });
         match self.strategy {
-            Kind::AllReduce => Box::new(AllReduce { batches }),
+            StrategyKind::AllReduce => Box::new(AllReduce { batches }),
             // Until it is known what open batches come to, they count as whole ones.
-            Kind::Delayed => Box::new(Delayed {
+            StrategyKind::Delayed => Box::new(Delayed {
                 batches,
                 batch_growth: quarter,
                 batch_usual: (batch * workers as u64) as f64,
             }),
-            Kind::PeriodicAverage => Box::new(PeriodicAverage {
+            StrategyKind::PeriodicAverage => Box::new(PeriodicAverage {
                 batches,
                 period: self.period.clone(),
                 outer: OuterStep::new(self.outer.clone()),
             }),
-            Kind::GossipPull => gossip(Direction::Pull),
-            Kind::GossipPush => gossip(Direction::Push),
-            Kind::ElasticAverage => {
+            StrategyKind::GossipPull => gossip(Direction::Pull),
+            StrategyKind::GossipPush => gossip(Direction::Push),
+            StrategyKind::ElasticAverage => {
                 Box::new(ElasticAverage { batch, period: steps, elasticity: self.elasticity })
             }
-            Kind::ParameterServer => Box::new(ParameterServer { batch, lead_max: self.lead_max }),
+            StrategyKind::ParameterServer => {
+                Box::new(ParameterServer { batch, lead_max: self.lead_max })
+            }
         }
     }
 }

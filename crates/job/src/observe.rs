@@ -8,24 +8,24 @@ use std::time::Duration;
 use paceline_learn::Vector;
 use paceline_learn::vector::mean;
 use paceline_runtime::cluster::{Shelf, Shelves};
-use paceline_runtime::{Journal, Line, Manner, Reader, Record, WorkerId, journal};
+use paceline_runtime::{Coordination, Journal, Line, Reader, Record, WorkerId, journal};
 use paceline_sim::checkers::LedgerCheck;
 
-use crate::account::Account;
+use crate::evaluator::{EvalRequest, Evaluator};
 use crate::job::{Prepared, Target};
-use crate::judge::{Judge, Question};
-use crate::outcome::Outcome;
 use crate::retime::Training;
+use crate::run_result::RunResult;
+use crate::totals::RunTotals;
 
 /// Takes every line of a run's journal.
 pub struct Observer<'a> {
-    pub account: Account,
+    pub account: RunTotals,
     ledger: LedgerCheck,
     journal: Journal<'a>,
-    judge: Judge,
+    judge: Evaluator,
     /// What members had published when they wrote the last line that was observed.
     shelves: Arc<Mutex<Shelves>>,
-    manner: Manner,
+    coordination: Coordination,
     epochs_scored: u64,
     training: Option<Arc<Training>>,
     /// The target after which there is nothing to wait for.
@@ -36,17 +36,17 @@ pub struct Observer<'a> {
 impl<'a> Observer<'a> {
     pub fn new(
         prepared: &Prepared,
-        (manner, judge): (Manner, Judge),
+        (coordination, judge): (Coordination, Evaluator),
         shelves: Arc<Mutex<Shelves>>,
         readers: Vec<&'a mut dyn Reader>,
     ) -> Observer<'a> {
         let mut observer = Observer {
-            account: Account::default(),
+            account: RunTotals::default(),
             ledger: LedgerCheck::default(),
             journal: Journal::new(readers),
             judge,
             shelves,
-            manner,
+            coordination,
             epochs_scored: 0,
             training: prepared.training.clone(),
             end_at: prepared.target.filter(|_| prepared.ends_at_target),
@@ -62,8 +62,8 @@ impl<'a> Observer<'a> {
             data: prepared.data.clone(),
             params: prepared.plan.initial.len() as u64,
             kernels: prepared.task.model.kernels().to_owned(),
-            together: manner == Manner::Together,
-            central: manner == Manner::Central { applies: true },
+            together: coordination == Coordination::Synchronous,
+            central: coordination == Coordination::Centered { applies_samples: true },
         };
         observer.write(&Line { at: Duration::ZERO, record });
         if let Some(snapshot) = &prepared.plan.resumed {
@@ -92,7 +92,7 @@ impl<'a> Observer<'a> {
         let epochs = self.epochs();
         if self.epochs_scored != epochs {
             self.epochs_scored = epochs;
-            self.score(line.at, Some(who), Judge::ask);
+            self.score(line.at, Some(who), Evaluator::ask);
         }
         if self.has_arrived() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
@@ -138,7 +138,7 @@ impl<'a> Observer<'a> {
         &mut self,
         at: Duration,
         who: Option<WorkerId>,
-        ask: fn(&mut Judge, Question) -> Option<Line>,
+        ask: fn(&mut Evaluator, EvalRequest) -> Option<Line>,
     ) {
         let samples = self.account.samples;
         let line = match &self.training {
@@ -148,7 +148,7 @@ impl<'a> Observer<'a> {
             }
             None => self
                 .learned(who)
-                .and_then(|params| ask(&mut self.judge, Question { at, samples, params })),
+                .and_then(|params| ask(&mut self.judge, EvalRequest { at, samples, params })),
         };
         if let Some(line) = line {
             self.write(&line);
@@ -159,9 +159,9 @@ impl<'a> Observer<'a> {
     /// through a round has what all will have.
     fn learned(&self, who: Option<WorkerId>) -> Option<Arc<Vector>> {
         let members = &self.account.members[..];
-        let (shelf, whose, at_most) = match (self.manner, who) {
-            (Manner::Central { .. }, _) => (Shelf::Center, members, 1),
-            (Manner::Together, Some(_)) => (Shelf::Replica, who.as_slice(), 1),
+        let (shelf, whose, at_most) = match (self.coordination, who) {
+            (Coordination::Centered { .. }, _) => (Shelf::Center, members, 1),
+            (Coordination::Synchronous, Some(_)) => (Shelf::Replica, who.as_slice(), 1),
             _ => (Shelf::Replica, members, members.len()),
         };
         let shelves = self.shelves.lock().expect("nobody panics here");
@@ -177,18 +177,19 @@ impl<'a> Observer<'a> {
         prepared: &Prepared,
         stopped: bool,
         hurry: &AtomicBool,
-    ) -> (Outcome, Option<Arc<Vector>>) {
+    ) -> (RunResult, Option<Arc<Vector>>) {
         let given_up = stopped || self.diverged.is_some();
         let (lines, judge) = self.judge.finish(|| given_up || hurry.load(Ordering::Relaxed));
         self.judge = judge;
         lines.iter().for_each(|line| self.write(line));
         let last = self.account.scores.last().map(|score| score.samples);
         // Replicas that learn apart are still drawn together when all samples are applied.
-        let is_scored = last == Some(self.account.samples) && self.manner != Manner::Apart;
+        let is_scored =
+            last == Some(self.account.samples) && self.coordination != Coordination::Asynchronous;
         if self.diverged.is_none() && !is_scored {
             let end = self.account.over.unwrap_or(self.account.end);
             let is_brief = stopped || hurry.load(Ordering::Relaxed);
-            let ask = if is_brief { Judge::ask_briefly } else { Judge::ask };
+            let ask = if is_brief { Evaluator::ask_briefly } else { Evaluator::ask };
             self.score(end, None, ask);
         }
         let given_up = self.diverged.is_some() || self.has_arrived();
@@ -211,7 +212,7 @@ impl<'a> Observer<'a> {
         };
         let waited_for = account.waited_for.iter().max_by_key(|(_, time)| **time);
         let ledger = self.ledger.tally(stopped || given_up);
-        let outcome = Outcome {
+        let outcome = RunResult {
             strategy: prepared.name.clone(),
             seed: prepared.plan.seed,
             workers: prepared.workers,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use paceline_runtime::Spans;
-use paceline_runtime::cluster::Desk;
+use paceline_runtime::cluster::Workspace;
 
 use crate::job::Prepared;
 
@@ -55,11 +55,11 @@ pub fn cores() -> usize {
 /// What a sample costs on this machine when nothing disturbs it.
 pub fn measure(prepared: &Prepared) -> Duration {
     let compute = prepared.task.compute(prepared.plan.seed);
-    let (mut desk, mut cost) = (Desk::default(), Duration::MAX);
+    let (mut workspace, mut cost) = (Workspace::default(), Duration::MAX);
     let samples = prepared.batch.min(prepared.plan.samples_total);
     for _ in 0..5 {
         let since = Instant::now();
-        compute(&prepared.plan.initial, &Spans::one(0, samples), &mut desk);
+        compute(&prepared.plan.initial, &Spans::one(0, samples), &mut workspace);
         cost = cost.min(since.elapsed().div_f64(samples as f64));
     }
     cost

@@ -7,7 +7,7 @@ use paceline_runtime::AnyStrategy;
 use paceline_runtime::codec::Codec;
 use paceline_strategies::parts::{Every, Outer, Period, Shares};
 
-use crate::choices::{Choices, Kind};
+use crate::choices::{Choices, StrategyKind};
 
 /// One row: a name, what it is, where it comes from, and what it is made of.
 #[derive(Clone)]
@@ -74,7 +74,7 @@ pub fn recipes() -> Vec<Recipe> {
     let by_speed = Shares::BySpeed { every: Every::Epoch, smoothing: 1.0 };
     let by_speed_now = Shares::BySpeed { every: Every::Round, smoothing: 0.3 };
     let of = Choices::of;
-    let averaging = |period: Period| Choices { period, ..of(Kind::PeriodicAverage) };
+    let averaging = |period: Period| Choices { period, ..of(StrategyKind::PeriodicAverage) };
     let constant = |steps| Period::Constant { steps };
     let rows: Vec<(&str, &str, &str, Rates, Choices)> = vec![
         (
@@ -82,49 +82,49 @@ pub fn recipes() -> Vec<Recipe> {
             "synchronous: all sum their gradients, all take the same step",
             SCALE,
             (0.2, 0.9),
-            of(Kind::AllReduce),
+            of(StrategyKind::AllReduce),
         ),
         (
             "qsgd",
             "synchronous with gradients rounded to 8 bits",
             "Alistarh et al. 2017, arXiv 1610.02132",
             (0.2, 0.9),
-            Choices { codec: Codec::Qsgd { bits: 8, bucket: 512 }, ..of(Kind::AllReduce) },
+            Choices { codec: Codec::Qsgd { bits: 8, bucket: 512 }, ..of(StrategyKind::AllReduce) },
         ),
         (
             "dbs",
             "synchronous, batches follow measured speed each epoch",
             DBS,
             (0.2, 0.9),
-            Choices { shares: by_speed, ..of(Kind::AllReduce) },
+            Choices { shares: by_speed, ..of(StrategyKind::AllReduce) },
         ),
         (
             "lb-bsp",
             "synchronous, batches follow measured speed each round",
             "Chen et al. 2020, SoCC",
             (0.2, 0.9),
-            Choices { shares: by_speed_now, ..of(Kind::AllReduce) },
+            Choices { shares: by_speed_now, ..of(StrategyKind::AllReduce) },
         ),
         (
             "dynamic",
             "synchronous, the learning rate follows the members smoothly",
             DYNAMIC,
             (0.2, 0.9),
-            Choices { rescale: Rescale::Smooth, ..of(Kind::AllReduce) },
+            Choices { rescale: Rescale::Smooth, ..of(StrategyKind::AllReduce) },
         ),
         (
             "pipe",
             "sums run while the next batch is computed, one step late",
             "Li et al. 2018, arXiv 1811.03619",
             (0.4, 0.5),
-            of(Kind::Delayed),
+            of(StrategyKind::Delayed),
         ),
         (
             "abs",
             "as pipe, and batches grow until the sum has ended: nobody idles",
             ABS,
             (0.3, 0.5),
-            Choices { shares: Shares::Open, ..of(Kind::Delayed) },
+            Choices { shares: Shares::Open, ..of(StrategyKind::Delayed) },
         ),
         (
             "cpsgd",
@@ -162,35 +162,35 @@ pub fn recipes() -> Vec<Recipe> {
             "each averages with a random peer's published replica",
             SCALE,
             (0.2, 0.9),
-            of(Kind::GossipPull),
+            of(StrategyKind::GossipPull),
         ),
         (
             "gossip-push",
             "each sends its replica to a random peer",
             SCALE,
             (0.2, 0.9),
-            of(Kind::GossipPush),
+            of(StrategyKind::GossipPush),
         ),
         (
             "easgd",
             "springs tie replicas to a center, asynchronously",
             SCALE,
             (0.2, 0.9),
-            of(Kind::ElasticAverage),
+            of(StrategyKind::ElasticAverage),
         ),
         (
             "async",
             "gradients go to a parameter server, nobody waits",
             SCALE,
             (0.2, 0.0),
-            of(Kind::ParameterServer),
+            of(StrategyKind::ParameterServer),
         ),
         (
             "ssp",
             "as async, but nobody leads the slowest by more than 3 steps",
             "Ho et al. 2013, NIPS",
             (0.2, 0.0),
-            Choices { lead_max: Some(3), ..of(Kind::ParameterServer) },
+            Choices { lead_max: Some(3), ..of(StrategyKind::ParameterServer) },
         ),
     ];
     rows.into_iter()

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use paceline_learn::Vector;
-use paceline_runtime::{Executor, Halt, Manner, Reader, train};
-use paceline_sim::{Scenario, Setting, SimCluster};
+use paceline_runtime::{Coordination, Executor, Halt, Reader, train};
+use paceline_sim::{Scenario, SimCluster, SimConfig};
 
+use crate::evaluator::Evaluator;
 use crate::job::Prepared;
-use crate::judge::Judge;
 use crate::observe::Observer;
-use crate::outcome::{Failure, Outcome};
+use crate::run_result::{Failure, RunResult};
 
 /// A run's outcome, and the parameters it ended with.
 pub struct Simulated {
-    pub outcome: Outcome,
+    pub result: RunResult,
     pub params: Option<Arc<Vector>>,
     /// Everything that crossed the simulated wires.
     pub bytes_on_wires: u64,
@@ -28,21 +28,22 @@ pub fn simulate(
     readers: Vec<&mut dyn Reader>,
 ) -> Result<Simulated, Failure> {
     scenario.check().map_err(Failure::Usage)?;
-    let (plan, manner) = (Arc::new(prepared.plan.clone()), prepared.strategy().manner());
+    let (plan, coordination) =
+        (Arc::new(prepared.plan.clone()), prepared.strategy().coordination());
     let cluster = SimCluster::new(
         scenario.clone(),
-        Setting {
+        SimConfig {
             seed: plan.seed,
             compute: prepared.compute(),
             threads,
             samples_total: plan.samples_total,
             samples_per_epoch: plan.samples_per_epoch,
-            center_applies: manner == Manner::Central { applies: true },
+            center_applies: coordination == Coordination::Centered { applies_samples: true },
         },
     );
     let (shelves, wires) = (cluster.shelves(), cluster.bytes_on_wires());
-    let judge = Judge::on_the_spot(prepared.task.clone(), threads.max(1));
-    let mut observer = Observer::new(prepared, (manner, judge), shelves, readers);
+    let judge = Evaluator::on_the_spot(prepared.task.clone(), threads.max(1));
+    let mut observer = Observer::new(prepared, (coordination, judge), shelves, readers);
     let mut executor = Executor::new(Box::new(cluster));
     let ended = executor
         .run(&mut |port| Box::pin(train(plan.clone(), port, prepared.strategy())), &mut |line| {
@@ -54,7 +55,7 @@ pub fn simulate(
     }
     // Workers behind a cut may live on for a while; the job ends when the coordinator says so.
     let seconds = observer.account.over.unwrap_or_else(|| executor.now()).as_secs_f64();
-    let (mut outcome, params) = observer.conclude(prepared, false, &AtomicBool::new(false));
-    outcome.virtual_seconds = Some(seconds);
-    Ok(Simulated { outcome, params, bytes_on_wires: wires.get() })
+    let (mut result, params) = observer.conclude(prepared, false, &AtomicBool::new(false));
+    result.virtual_seconds = Some(seconds);
+    Ok(Simulated { result, params, bytes_on_wires: wires.get() })
 }

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 
 use paceline_learn::{Dataset, Gradient, Model, Order, Score};
-use paceline_runtime::cluster::{Compute, Desk};
+use paceline_runtime::cluster::{Compute, Workspace};
 use rayon::prelude::*;
 
 use crate::data::Sets;
@@ -37,17 +37,17 @@ impl Task {
         let (model, data) = (self.model.clone(), self.train.clone());
         let order = Order::new(seed, data.len());
         let micro_batch = model.micro_batch_max();
-        Arc::new(move |params, spans, desk| {
+        Arc::new(move |params, spans, workspace| {
             let mut gradient = Gradient::zero(model.size());
             let mut positions = spans.positions();
-            desk.scratch.at(params);
+            workspace.scratch.at(params);
             loop {
                 let some = positions.by_ref().take(micro_batch).map(|at| order.at(at));
-                desk.batch.fill(data.as_ref(), some);
-                if desk.batch.is_empty() {
+                workspace.batch.fill(data.as_ref(), some);
+                if workspace.batch.is_empty() {
                     return gradient;
                 }
-                model.gradient(params, &desk.batch, &mut desk.scratch, &mut gradient);
+                model.gradient(params, &workspace.batch, &mut workspace.scratch, &mut gradient);
             }
         })
     }
@@ -57,22 +57,22 @@ impl Task {
     pub fn evaluate(
         &self,
         params: &[f32],
-        desks: &mut Vec<Desk>,
+        workspaces: &mut Vec<Workspace>,
         hands: impl Fn() -> usize,
     ) -> Option<Score> {
         let micro_batch = self.model.micro_batch_max().max(1) as u64;
-        let judge = |(from, desk): (u64, &mut Desk)| {
+        let judge = |(from, workspace): (u64, &mut Workspace)| {
             let to = self.test.len().min(from + micro_batch);
-            desk.batch.fill(self.test.as_ref(), (from..to).map(|index| (0, index)));
-            self.model.evaluate(params, &desk.batch, &mut desk.scratch)
+            workspace.batch.fill(self.test.as_ref(), (from..to).map(|index| (0, index)));
+            self.model.evaluate(params, &workspace.batch, &mut workspace.scratch)
         };
         let mut score = Score::default();
         let mut from = 0;
         while from < self.test.len() {
             let hands = NonZero::new(hands())?.get();
-            desks.resize_with(desks.len().max(hands), Desk::default);
+            workspaces.resize_with(workspaces.len().max(hands), Workspace::default);
             let starts = (from..self.test.len()).step_by(micro_batch as usize);
-            let parts: Vec<_> = starts.zip(&mut desks[..hands]).collect();
+            let parts: Vec<_> = starts.zip(&mut workspaces[..hands]).collect();
             from += parts.len() as u64 * micro_batch;
             let scores: Vec<Score> = match hands {
                 1 => parts.into_iter().map(judge).collect(),

@@ -9,20 +9,22 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
-use paceline_net::{Hub, News, Setting};
+use paceline_net::{News, ThreadConfig, ThreadHub};
 use paceline_runtime::cluster::Shelves;
-use paceline_runtime::{Executor, Halt, Manner, Reader, Saves, Snapshot, WorkerId, train as live};
+use paceline_runtime::{
+    Coordination, Executor, Halt, Reader, Saves, Snapshot, WorkerId, train as live,
+};
 
 use crate::checkpoint::{Saved, Saving, Writer};
+use crate::evaluator::Evaluator;
 use crate::job::Prepared;
-use crate::judge::Judge;
 use crate::observe::Observer;
-use crate::outcome::{Failure, Outcome};
 use crate::pace;
+use crate::run_result::{Failure, RunResult};
 
 /// How the threads are to behave.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ThreadSetting {
+pub struct ThreadOptions {
     /// Emulated speeds of the workers, repeated if there are more of them; 4 is four times as fast
     /// as 1. Empty: everyone as fast as it can.
     pub speeds: Vec<f64>,
@@ -32,7 +34,7 @@ pub struct ThreadSetting {
 
 /// A run's outcome, and the parameters it ended with.
 pub struct Trained {
-    pub outcome: Outcome,
+    pub result: RunResult,
     pub params: Option<Arc<Vector>>,
     /// What came of its checkpoints; `None` if it made none.
     pub saved: Option<Saved>,
@@ -43,7 +45,7 @@ const WORKERS_MAX: u32 = 1024;
 /// Trains on threads. When `stop` is set, all finish their round and the job ends there.
 pub fn train(
     prepared: &Prepared,
-    setting: ThreadSetting,
+    setting: ThreadOptions,
     stop: Arc<AtomicBool>,
     readers: Vec<&mut dyn Reader>,
 ) -> Result<Trained, Failure> {
@@ -53,7 +55,7 @@ pub fn train(
 /// As [`train`], with checkpoints: from time to time, when the job is stopped, and at its end.
 pub fn train_saving(
     prepared: &Prepared,
-    setting: ThreadSetting,
+    setting: ThreadOptions,
     stop: Arc<AtomicBool>,
     saving: Option<&Saving>,
     readers: Vec<&mut dyn Reader>,
@@ -65,7 +67,7 @@ pub fn train_saving(
             prepared.workers
         )));
     }
-    let manner = prepared.strategy().manner();
+    let coordination = prepared.strategy().coordination();
     let mut prepared = prepared.clone();
     let writer = saving.map(|saving| Writer::start(saving, &prepared, &setting.speeds));
     let writer = writer.transpose().map_err(Failure::Usage)?;
@@ -75,22 +77,22 @@ pub fn train_saving(
     let compute = prepared.task.compute(prepared.plan.seed);
     let pace = paces(prepared, &setting);
     let done = |snapshot: &Arc<Snapshot>| snapshot.done.clone();
-    let (hub, news) = Hub::new(Setting {
+    let (hub, news) = ThreadHub::new(ThreadConfig {
         seed: prepared.plan.seed,
         workers: prepared.workers,
         compute,
         samples_total: prepared.plan.samples_total,
-        center_applies: manner == Manner::Central { applies: true },
+        center_applies: coordination == Coordination::Centered { applies_samples: true },
         done: prepared.plan.resumed.as_ref().map(done).unwrap_or_default(),
         pace,
     });
-    let (judge, shelves) = (Judge::aside(prepared.task.clone()), Arc::default());
-    let observer = Observer::new(prepared, (manner, judge), Arc::clone(&shelves), readers);
+    let (judge, shelves) = (Evaluator::aside(prepared.task.clone()), Arc::default());
+    let observer = Observer::new(prepared, (coordination, judge), Arc::clone(&shelves), readers);
     let started = Instant::now();
     let workers: Vec<_> =
-        (0..prepared.workers).map(|id| seat(prepared, &hub, WorkerId(id))).collect();
+        (0..prepared.workers).map(|id| attach(prepared, &hub, WorkerId(id))).collect();
     (0..prepared.workers).for_each(|id| hub.hello(WorkerId(id)));
-    let wishes = saving.map(|saving| Wishes::new(saving, manner));
+    let wishes = saving.map(|saving| Wishes::new(saving, coordination));
     let mut watch = Watch { observer, shelves, hub, writer, wishes, stopped: false };
     watch.until_all_ended(&news, &stop, &workers);
     for worker in workers {
@@ -105,17 +107,17 @@ pub fn train_saving(
         let _ = watch.take_in(news);
     }
     let saved = watch.writer.map(Writer::finish);
-    let (mut outcome, params) = watch.observer.conclude(prepared, watch.stopped, &stop);
-    outcome.real_seconds = Some(seconds);
-    outcome.stopped = stop.load(Ordering::Relaxed) && outcome.samples < prepared.plan.samples_total;
-    Ok(Trained { outcome, params, saved })
+    let (mut result, params) = watch.observer.conclude(prepared, watch.stopped, &stop);
+    result.real_seconds = Some(seconds);
+    result.stopped = stop.load(Ordering::Relaxed) && result.samples < prepared.plan.samples_total;
+    Ok(Trained { result, params, saved })
 }
 
 pub(crate) type Worker = JoinHandle<Result<(), String>>;
 
 /// A thread on which a worker lives its whole life.
-pub(crate) fn seat(prepared: &Prepared, hub: &Arc<Hub>, id: WorkerId) -> Worker {
-    let (cluster, prepared) = (hub.seat(id), prepared.clone());
+pub(crate) fn attach(prepared: &Prepared, hub: &Arc<ThreadHub>, id: WorkerId) -> Worker {
+    let (cluster, prepared) = (hub.attach(id), prepared.clone());
     std::thread::Builder::new()
         .name(format!("worker-{id}"))
         .spawn(move || {
@@ -139,7 +141,7 @@ struct Watch<'a> {
     observer: Observer<'a>,
     /// What the workers had published when they said what has been taken in: by now they may be further.
     shelves: Arc<Mutex<Shelves>>,
-    hub: Arc<Hub>,
+    hub: Arc<ThreadHub>,
     writer: Option<Writer>,
     wishes: Option<Wishes>,
     stopped: bool,
@@ -207,14 +209,14 @@ struct Wishes {
 const PERIOD: Duration = Duration::from_secs(5 * 60);
 
 impl Wishes {
-    fn new(saving: &Saving, manner: Manner) -> Wishes {
+    fn new(saving: &Saving, coordination: Coordination) -> Wishes {
         let (rounds, minutes) = (saving.checkpoints.rounds, saving.checkpoints.minutes);
         let period = minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes));
         Wishes {
             now: saving.now.clone(),
             period: period.or(rounds.is_none().then_some(PERIOD)),
             last: Instant::now(),
-            rounds: rounds.map(NonZero::get).filter(|_| manner != Manner::Together),
+            rounds: rounds.map(NonZero::get).filter(|_| coordination != Coordination::Synchronous),
             rounds_last: None,
         }
     }
@@ -232,7 +234,7 @@ impl Wishes {
 }
 
 /// Time per sample of each worker; nothing if everyone is as fast as it can.
-fn paces(prepared: &Prepared, setting: &ThreadSetting) -> Vec<Duration> {
+fn paces(prepared: &Prepared, setting: &ThreadOptions) -> Vec<Duration> {
     if setting.speeds.is_empty() {
         return vec![];
     }

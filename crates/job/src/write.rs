@@ -7,7 +7,7 @@ use crate::predict::softmax;
 
 /// How a text goes on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Manner {
+pub struct Sampling {
     /// So many bytes.
     pub length: usize,
     /// Below one the likely gets likelier; at zero the likeliest is always taken.
@@ -27,9 +27,9 @@ pub fn go_on(
     params: &[f32],
     text: &Text,
     prompt: &str,
-    manner: &Manner,
+    sampling: &Sampling,
 ) -> Result<String, String> {
-    let Manner { length, temperature, .. } = *manner;
+    let Sampling { length, temperature, .. } = *sampling;
     if !(0.0..=100.0).contains(&temperature) {
         return Err(format!("temperature = {temperature}: give a number from 0 to 100"));
     }
@@ -40,7 +40,7 @@ pub fn go_on(
         return Err("there is nothing to go on from: give at least one character".into());
     }
     let prompt = text.vocabulary().encode(prompt)?;
-    let tokens = tokens_after(model, params, text.context(), text.classes(), &prompt, manner)?;
+    let tokens = tokens_after(model, params, text.context(), text.classes(), &prompt, sampling)?;
     Ok(text.vocabulary().decode(&tokens))
 }
 
@@ -50,15 +50,15 @@ fn tokens_after(
     context: usize,
     classes: usize,
     prompt: &[u8],
-    manner: &Manner,
+    sampling: &Sampling,
 ) -> Result<Vec<u8>, String> {
-    let mut dice = Dice::keyed(&[manner.seed, WRITE]);
+    let mut dice = Dice::keyed(&[sampling.seed, WRITE]);
     let (mut batch, mut scratch) = (Batch::new(), Scratch::default());
     batch.features = context + 1;
     batch.labels = vec![0];
     batch.keys = vec![0];
     let mut tokens = prompt.to_vec();
-    for _ in 0..manner.length {
+    for _ in 0..sampling.length {
         let seen = &tokens[tokens.len().saturating_sub(context)..];
         // A place sees only what stands before it, so what fills the rest does not matter.
         batch.inputs.clear();
@@ -69,7 +69,7 @@ fn tokens_after(
             return Err("the model does not tell the next character at each place: it cannot go on with a text".into());
         }
         let last = &logits[(seen.len() - 1) * classes..][..classes];
-        tokens.push(drawn(last, manner.temperature, &mut dice));
+        tokens.push(drawn(last, sampling.temperature, &mut dice));
     }
     Ok(tokens.split_off(prompt.len()))
 }
@@ -129,7 +129,7 @@ mod tests {
     use super::stand_in::Bigrams;
     use super::*;
 
-    const LIKELIEST: Manner = Manner { length: 7, temperature: 0.0, seed: 1 };
+    const LIKELIEST: Sampling = Sampling { length: 7, temperature: 0.0, seed: 1 };
 
     fn abc() -> (Text, Bigrams) {
         let (text, _) = texts("abc".repeat(30).as_bytes(), 4).unwrap();
@@ -137,9 +137,9 @@ mod tests {
         (text, Bigrams { context: 4, logits: [1, 2, 0].map(one_hot).to_vec() })
     }
 
-    fn written(prompt: &str, manner: Manner) -> Result<String, String> {
+    fn written(prompt: &str, sampling: Sampling) -> Result<String, String> {
         let (text, model) = abc();
-        go_on(&model, &[], &text, prompt, &manner)
+        go_on(&model, &[], &text, prompt, &sampling)
     }
 
     #[test]
@@ -153,18 +153,18 @@ mod tests {
 
     #[test]
     fn the_same_seed_writes_the_same_and_another_does_not() {
-        let manner = |seed| Manner { length: 100, temperature: 1.0, seed };
+        let sampling = |seed| Sampling { length: 100, temperature: 1.0, seed };
 
-        assert_eq!(written("a", manner(1)), written("a", manner(1)));
-        assert_ne!(written("a", manner(1)), written("a", manner(2)));
+        assert_eq!(written("a", sampling(1)), written("a", sampling(1)));
+        assert_ne!(written("a", sampling(1)), written("a", sampling(2)));
     }
 
     /// exp(2 / T) : 1 : 1.
     #[test]
     fn characters_come_as_often_as_the_temperature_says() {
         for temperature in [0.5, 1.0, 4.0] {
-            let manner = Manner { length: 5_000, temperature, seed: 3 };
-            let text = format!("a{}", written("a", manner).unwrap());
+            let sampling = Sampling { length: 5_000, temperature, seed: 3 };
+            let text = format!("a{}", written("a", sampling).unwrap());
 
             let follows = |pair: &[u8]| (pair[1] - b'a') == (pair[0] - b'a' + 1) % 3;
             let likely = text.as_bytes().windows(2).filter(|pair| follows(pair)).count();
@@ -177,16 +177,16 @@ mod tests {
 
     #[test]
     fn what_cannot_be_gone_on_from_is_refused_in_a_sentence() {
-        let refused = |prompt, manner| written(prompt, manner).unwrap_err();
+        let refused = |prompt, sampling| written(prompt, sampling).unwrap_err();
 
         let said = refused("abxy", LIKELIEST);
         assert_eq!(said, "the text that was learned has no 'x': leave it out");
         assert!(refused("", LIKELIEST).contains("at least one character"));
         for temperature in [-1.0, f64::NAN, f64::INFINITY] {
-            let said = refused("a", Manner { temperature, ..LIKELIEST });
+            let said = refused("a", Sampling { temperature, ..LIKELIEST });
             assert!(said.ends_with("give a number from 0 to 100"), "{said}");
         }
-        assert!(refused("a", Manner { length: usize::MAX, ..LIKELIEST }).contains("at most"));
+        assert!(refused("a", Sampling { length: usize::MAX, ..LIKELIEST }).contains("at most"));
     }
 
     #[test]

@@ -2,4 +2,4 @@
 
 mod threads;
 
-pub use threads::{Hub, News, Setting, ThreadCluster};
+pub use threads::{News, ThreadCluster, ThreadConfig, ThreadHub};

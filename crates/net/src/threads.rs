@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
 use paceline_runtime::cluster::{
-    Action, Cluster, Compute, Desk, Entry, Event, Published, Shelf, Shelves, Ticket, Word,
+    Action, Cluster, Compute, Entry, Event, Published, Shelf, Shelves, Ticket, Word, Workspace,
 };
 use paceline_runtime::coordinator::{Coordinator, Rules};
 use paceline_runtime::membership::Sign;
-use paceline_runtime::{Line, Meeting, Portion, Record, Snapshot, Spans, View, WorkerId};
+use paceline_runtime::{Line, Meeting, Record, Snapshot, Spans, View, WorkerId, WorkerSnapshot};
 
 /// What a cluster of threads is told when it is made.
-pub struct Setting {
+pub struct ThreadConfig {
     pub seed: u64,
     pub workers: u32,
     pub compute: Compute,
@@ -41,9 +41,9 @@ pub enum News {
 }
 
 /// What all workers of the process share.
-pub struct Hub {
+pub struct ThreadHub {
     start: Instant,
-    setting: Setting,
+    setting: ThreadConfig,
     state: Mutex<State>,
     shelves: Mutex<Shelves>,
     news: Mutex<Sender<News>>,
@@ -67,9 +67,9 @@ impl Open {
     }
 }
 
-impl Hub {
+impl ThreadHub {
     /// A cluster for so many workers, and where the journal's lines and snapshots come out.
-    pub fn new(mut setting: Setting) -> (Arc<Hub>, Receiver<News>) {
+    pub fn new(mut setting: ThreadConfig) -> (Arc<ThreadHub>, Receiver<News>) {
         let rules = Rules {
             members_min: setting.workers as usize,
             patience: Duration::from_secs(60),
@@ -80,7 +80,7 @@ impl Hub {
         coordinator.resume(std::mem::take(&mut setting.done));
         let state = State { coordinator, inboxes: BTreeMap::new(), exchanges: HashMap::new() };
         let (news, out) = mpsc::channel();
-        let hub = Hub {
+        let hub = ThreadHub {
             start: Instant::now(),
             setting,
             state: Mutex::new(state),
@@ -91,7 +91,7 @@ impl Hub {
     }
 
     /// The part of the cluster that one worker's executor runs against.
-    pub fn seat(self: &Arc<Hub>, me: WorkerId) -> ThreadCluster {
+    pub fn attach(self: &Arc<ThreadHub>, me: WorkerId) -> ThreadCluster {
         let (events, inbox) = mpsc::channel();
         let (computing, work) = mpsc::channel();
         let pace = self.setting.pace.get(me.0 as usize).copied().unwrap_or_default();
@@ -161,7 +161,7 @@ impl Hub {
         drop(self.news.lock().expect("no holder panics").send(News::Line(line)));
     }
 
-    fn collect(&self, from: WorkerId, portion: Portion) {
+    fn collect(&self, from: WorkerId, portion: WorkerSnapshot) {
         let mut state = self.state();
         let Some(mut snapshot) = state.coordinator.collect(from, portion) else { return };
         let first = state.coordinator.view().first();
@@ -215,11 +215,11 @@ fn gradients(
     work: Receiver<Work>,
     done: Sender<Event>,
 ) {
-    let mut desk = Desk::default();
+    let mut workspace = Workspace::default();
     let _guard = PanicGuard { me, done: done.clone() };
     for (ticket, params, spans) in work {
         let since = Instant::now();
-        let gradient = compute(&params, &spans, &mut desk);
+        let gradient = compute(&params, &spans, &mut workspace);
         let end = since + pace.saturating_mul(u32::try_from(spans.len()).unwrap_or(u32::MAX));
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         drop(params);
@@ -246,7 +246,7 @@ impl Drop for PanicGuard {
 /// What one worker sees of the cluster.
 pub struct ThreadCluster {
     me: WorkerId,
-    hub: Arc<Hub>,
+    hub: Arc<ThreadHub>,
     inbox: Receiver<Event>,
     computing: Sender<Work>,
     news: Sender<News>,

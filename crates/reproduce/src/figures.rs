@@ -6,7 +6,7 @@ use paceline_watch::figure::{Bar, Drawing, Figure as Drawn, Line, Scale, Spot};
 
 use crate::claims::{Checker, evaluate};
 use crate::experiment::{Experiment, Figure, Kind, belongs};
-use crate::result::{Results, RunResult};
+use crate::result::{Measurement, Results};
 use crate::summary::Summary;
 
 /// The figures of this size.
@@ -86,8 +86,8 @@ fn curves(figure: &Figure, seeds: &[u64], results: &Results) -> Result<Drawing, 
     let column = column(figure)?;
     let line = |run: &String| {
         let of = |seed: &u64| results.get(run, *seed);
-        let has = |run: &&RunResult| run.curves.contains_key(&figure.y);
-        let runs: Vec<&RunResult> = seeds.iter().filter_map(of).filter(has).collect();
+        let has = |run: &&Measurement| run.curves.contains_key(&figure.y);
+        let runs: Vec<&Measurement> = seeds.iter().filter_map(of).filter(has).collect();
         // Seeds are joined where they have seen as much; as far as the shortest goes.
         let shortest = runs.iter().min_by(|a, b| last(a, &figure.y).total_cmp(&last(b, &figure.y)));
         let epochs = shortest.map_or(vec![], |run| run.curves[&figure.y].clone());
@@ -108,7 +108,7 @@ fn curves(figure: &Figure, seeds: &[u64], results: &Results) -> Result<Drawing, 
 }
 
 /// How many epochs a curve goes on for.
-fn last(run: &RunResult, curve: &str) -> f64 {
+fn last(run: &Measurement, curve: &str) -> f64 {
     run.curves[curve].last().map_or(0.0, |point| point[1])
 }
 

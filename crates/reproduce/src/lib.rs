@@ -16,6 +16,6 @@ mod summary;
 pub use claims::{Finding, Verdict};
 pub use experiment::Experiment;
 pub use perform::{Progress, perform};
-pub use result::{Results, RunResult};
+pub use result::{Measurement, Results};
 pub use runs::{Limits, Run};
 pub use store::Store;

@@ -12,7 +12,7 @@ use paceline_sim::Scenario;
 use paceline_sim::scenario::Pace;
 
 use crate::experiment::Best;
-use crate::result::{Kept, Results, RunResult};
+use crate::result::{Kept, Measurement, Results};
 use crate::runs::{Run, Runs, SEED_TUNING, Tuning};
 use crate::store::{Known, Store};
 
@@ -24,7 +24,7 @@ pub trait Progress: Sync {
 }
 
 /// What all runs share.
-pub struct Setting<'a> {
+pub struct Performance<'a> {
     pub recipes: &'a [Recipe],
     pub threads: usize,
     /// The code that ran, and how to run it again.
@@ -38,7 +38,7 @@ pub struct Setting<'a> {
 }
 
 /// Runs all; gives what came of those that ended, known ones included.
-pub fn perform(runs: &Runs, setting: &Setting, store: &mut Store) -> Result<Results, Failure> {
+pub fn perform(runs: &Runs, setting: &Performance, store: &mut Store) -> Result<Results, Failure> {
     let tasks = Tasks::default();
     let runs = &paced(runs, setting.pace.as_ref());
     let candidates: Vec<Run> =
@@ -84,14 +84,14 @@ pub fn plan(runs: &Runs, pace: Option<&Pace>, known: &Known) -> Vec<Planned> {
 }
 
 /// What follows a tuning; with its rate, if that is known already.
-fn then<'a>(tuning: &Tuning, known: impl Fn(&Run) -> Option<&'a RunResult>) -> Vec<Run> {
+fn then<'a>(tuning: &Tuning, known: impl Fn(&Run) -> Option<&'a Measurement>) -> Vec<Run> {
     let candidates = tuning.candidates.iter().map(|run| known(run).cloned());
-    let known: Option<Vec<RunResult>> = candidates.collect();
+    let known: Option<Vec<Measurement>> = candidates.collect();
     known.map_or_else(|| tuning.then.clone(), |known| with_best_rate(tuning, &known).0)
 }
 
 /// The runs that take the best rate, and what is to be said of it.
-fn with_best_rate(tuning: &Tuning, tuned: &[RunResult]) -> (Vec<Run>, Option<String>) {
+fn with_best_rate(tuning: &Tuning, tuned: &[Measurement]) -> (Vec<Run>, Option<String>) {
     let first = &tuning.candidates[0];
     let name = first.name.replace(&format!("/{}", first.rate()), "");
     let Some(rate) = best_rate(tuning, tuned) else {
@@ -126,12 +126,12 @@ fn paced(runs: &Runs, pace: Option<&Pace>) -> Runs {
 }
 
 /// The candidate that does best; none if all failed.
-fn best_rate(tuning: &Tuning, results: &[RunResult]) -> Option<f32> {
+fn best_rate(tuning: &Tuning, results: &[Measurement]) -> Option<f32> {
     let of = |run: &Run| {
         let key = run.key();
         results.iter().find(|result| result.run == run.name && result.key == key)
     };
-    let cost = |result: &&RunResult| match tuning.best {
+    let cost = |result: &&Measurement| match tuning.best {
         Best::Time => {
             let metric = |name| result.metric(name).expect("it is one of the metrics");
             (metric("target_time"), metric("loss"))
@@ -173,7 +173,7 @@ impl Tasks {
 }
 
 struct Work<'a> {
-    setting: &'a Setting<'a>,
+    setting: &'a Performance<'a>,
     tasks: &'a Tasks,
     store: &'a mut Store,
     failures: Vec<String>,
@@ -181,7 +181,7 @@ struct Work<'a> {
 
 /// What has been run so far.
 struct Done<'a> {
-    results: Vec<RunResult>,
+    results: Vec<Measurement>,
     store: &'a mut Store,
     failures: Vec<String>,
     /// Why nothing more can be kept.
@@ -189,7 +189,7 @@ struct Done<'a> {
 }
 
 impl Done<'_> {
-    fn take_in(&mut self, ended: Result<RunResult, String>) {
+    fn take_in(&mut self, ended: Result<Measurement, String>) {
         match ended {
             Ok(result) => {
                 self.full = self.full.take().or(self.store.add(&result).err());
@@ -211,7 +211,7 @@ struct Ready {
 type Alike = Vec<Ready>;
 
 impl Work<'_> {
-    fn known(&self, run: &Run) -> Option<&RunResult> {
+    fn known(&self, run: &Run) -> Option<&Measurement> {
         self.store.known().get(run).filter(|_| !self.setting.fresh)
     }
 
@@ -224,7 +224,7 @@ impl Work<'_> {
         task.map_or(0, |task| (run.job.epochs * task.train.len() as f64) as u64)
     }
 
-    fn run_all(&mut self, runs: &[Run], later: u64) -> Result<Vec<RunResult>, Failure> {
+    fn run_all(&mut self, runs: &[Run], later: u64) -> Result<Vec<Measurement>, Failure> {
         let mut results = Vec::new();
         let mut alike: Vec<Alike> = Vec::new();
         let mut by_training: BTreeMap<String, usize> = BTreeMap::new();
@@ -320,7 +320,7 @@ fn with_bandwidth(run: &Run, prepared: &Prepared) -> Result<Scenario, String> {
 }
 
 /// The first is trained; the others are what it learned, timed on their own networks.
-fn run_alike(alike: Alike, setting: &Setting, done: &dyn Fn(Result<RunResult, String>)) {
+fn run_alike(alike: Alike, setting: &Performance, done: &dyn Fn(Result<Measurement, String>)) {
     let mut training: Option<Arc<Training>> = None;
     let several = alike.len() > 1;
     for Ready { run, scenario, prepared } in alike {
@@ -351,7 +351,7 @@ fn run_alike(alike: Alike, setting: &Setting, done: &dyn Fn(Result<RunResult, St
                 let is_drawn = run.job.seed != SEED_TUNING;
                 let curves =
                     if is_drawn { kept.curves(samples_per_epoch) } else { BTreeMap::new() };
-                let mut result = RunResult::new(&run, &simulated.outcome, curves);
+                let mut result = Measurement::new(&run, &simulated.result, curves);
                 result.commit = setting.commit.clone();
                 result.command =
                     format!("{} --only {:?} --seeds {}", setting.command, run.name, run.job.seed);

@@ -9,7 +9,7 @@ use paceline_watch::table::table;
 use crate::claims::{Finding, Verdict, decide};
 use crate::experiment::Experiment;
 use crate::figures::draw;
-use crate::result::{Results, RunResult};
+use crate::result::{Measurement, Results};
 
 /// An experiment that has been run.
 pub struct Told<'a> {
@@ -110,7 +110,7 @@ fn rows(seeds: &[u64], results: &Results) -> Vec<Vec<String>> {
     let mut names: Vec<&str> = results.all().map(|result| result.run.as_str()).collect();
     names.dedup();
     let row = |name: &&str| {
-        let runs: Vec<&RunResult> =
+        let runs: Vec<&Measurement> =
             seeds.iter().filter_map(|seed| results.get(name, *seed)).collect();
         let first = *runs.first()?;
         let mean = |metric: &str| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_job::Outcome;
+use paceline_job::RunResult;
 use paceline_runtime::journal::number;
 use paceline_runtime::{Line, Reader, Record};
 use paceline_watch::{Curves, Point};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// One run's result: a line of a file of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RunResult {
+pub struct Measurement {
     pub run: String,
     pub seed: u64,
     /// Which job on which cluster it was.
@@ -109,10 +109,10 @@ fn short(x: f64) -> f64 {
     format!("{x:.4e}").parse().unwrap_or(f64::NAN)
 }
 
-impl RunResult {
+impl Measurement {
     /// What stands for any result of a run while rules are checked.
-    pub(crate) fn made_up(run: String) -> RunResult {
-        RunResult {
+    pub(crate) fn made_up(run: String) -> Measurement {
+        Measurement {
             run,
             seed: 0,
             key: String::new(),
@@ -138,11 +138,11 @@ impl RunResult {
 
     pub fn new(
         run: &crate::Run,
-        outcome: &Outcome,
+        outcome: &RunResult,
         curves: BTreeMap<String, Vec<[f64; 3]>>,
-    ) -> RunResult {
+    ) -> Measurement {
         let utilization = &outcome.utilization;
-        RunResult {
+        Measurement {
             run: run.name.clone(),
             seed: run.job.seed,
             key: run.key(),
@@ -231,23 +231,23 @@ impl RunResult {
 /// Results by run and seed.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
-    runs: BTreeMap<String, BTreeMap<u64, RunResult>>,
+    runs: BTreeMap<String, BTreeMap<u64, Measurement>>,
     /// What the reader of a table must know, and what failed.
     pub remarks: Vec<String>,
     pub failures: Vec<String>,
 }
 
 impl Results {
-    pub fn add(&mut self, result: RunResult) {
+    pub fn add(&mut self, result: Measurement) {
         self.runs.entry(result.run.clone()).or_default().insert(result.seed, result);
     }
 
-    pub fn get(&self, run: &str, seed: u64) -> Option<&RunResult> {
+    pub fn get(&self, run: &str, seed: u64) -> Option<&Measurement> {
         self.runs.get(run)?.get(&seed)
     }
 
     /// All seeds of a run.
-    pub fn seeds(&self, run: &str) -> impl Iterator<Item = &RunResult> {
+    pub fn seeds(&self, run: &str) -> impl Iterator<Item = &Measurement> {
         self.runs.get(run).into_iter().flat_map(|seeds| seeds.values())
     }
 
@@ -255,7 +255,7 @@ impl Results {
         self.runs.keys().map(String::as_str)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &RunResult> {
+    pub fn all(&self) -> impl Iterator<Item = &Measurement> {
         self.runs.values().flat_map(|seeds| seeds.values())
     }
 }

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use crate::result::RunResult;
+use crate::result::Measurement;
 use crate::runs::Run;
 
 pub struct Store {
@@ -17,7 +17,7 @@ pub struct Store {
 
 /// Results by run and key.
 #[derive(Default)]
-pub struct Known(BTreeMap<(String, String), RunResult>);
+pub struct Known(BTreeMap<(String, String), Measurement>);
 
 impl Known {
     /// What is in a file of results; nothing, if it is not there yet.
@@ -35,7 +35,7 @@ impl Known {
         let mut whole = 0;
         for (i, line) in text.split_inclusive('\n').enumerate() {
             let is_last = whole + line.len() == text.len();
-            match serde_json::from_str::<RunResult>(line) {
+            match serde_json::from_str::<Measurement>(line) {
                 Ok(result) => drop(known.insert((result.run.clone(), result.key.clone()), result)),
                 Err(_) if line.trim().is_empty() => {}
                 Err(_) if is_last => break,
@@ -51,7 +51,7 @@ impl Known {
         Ok((Known(known), whole))
     }
 
-    pub fn get(&self, run: &Run) -> Option<&RunResult> {
+    pub fn get(&self, run: &Run) -> Option<&Measurement> {
         self.0.get(&(run.name.clone(), run.key()))
     }
 }
@@ -84,7 +84,7 @@ impl Store {
         &self.known
     }
 
-    pub fn add(&mut self, result: &RunResult) -> Result<(), String> {
+    pub fn add(&mut self, result: &Measurement) -> Result<(), String> {
         let mut line = serde_json::to_string(result).expect("plain data has a JSON form");
         line.push('\n');
         self.file
@@ -93,7 +93,7 @@ impl Store {
     }
 
     /// Leaves only these results in the file, in their order: those of runs that are asked for no more go.
-    pub fn tidy<'a>(&self, results: impl Iterator<Item = &'a RunResult>) -> Result<(), String> {
+    pub fn tidy<'a>(&self, results: impl Iterator<Item = &'a Measurement>) -> Result<(), String> {
         let told = |error: std::io::Error| format!("cannot write {}: {error}", self.path.display());
         let mut text = String::new();
         for result in results {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::Payload;
 use crate::journal::{Line, Record};
-use crate::snapshot::Portion;
+use crate::snapshot::WorkerSnapshot;
 use crate::spans::Spans;
 
 /// One worker, for all time: an id is never used again.
@@ -120,7 +120,7 @@ pub struct Standing {
 
 /// Everything a newcomer adopts: what all members agree on, between rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Estate {
+pub struct SharedState {
     pub round: u64,
     pub version: u64,
     pub params: Arc<Vector>,
@@ -154,7 +154,7 @@ pub enum Shelf {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Letter {
     /// To a new member of the view, from one that is further on.
-    Estate { view: u64, estate: Arc<Estate> },
+    SharedState { view: u64, shared: Arc<SharedState> },
     /// To a worker: a replica, or the center.
     Params { params: Arc<Vector>, version: u64, done: Arc<Spans> },
     /// To the server: a gradient, and which samples are in it.
@@ -183,10 +183,10 @@ impl Letter {
         };
         HEADER_BYTES
             + match self {
-                Letter::Estate { estate, .. } => {
-                    4 * estate.params.len() as u64
-                        + slots(&estate.optimizer)
-                        + estate.memory.len() as u64
+                Letter::SharedState { shared, .. } => {
+                    4 * shared.params.len() as u64
+                        + slots(&shared.optimizer)
+                        + shared.memory.len() as u64
                 }
                 Letter::Params { params, done, .. } => 4 * params.len() as u64 + spans(done),
                 Letter::Push { payload, spans: of, .. } => payload.bytes() + TAIL_BYTES + spans(of),
@@ -240,7 +240,7 @@ impl Entry {
 
 /// What an exchange hands back to each member.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum ExchangeResult {
     Summed(Arc<Sum>),
     Gathered(Arc<Vec<Standing>>),
 }
@@ -279,7 +279,7 @@ pub enum Action {
         shelf: Shelf,
     },
     /// This worker's portion of a snapshot; costs nothing. Clusters that write no checkpoints drop it.
-    Save(Box<Portion>),
+    Save(Box<WorkerSnapshot>),
     /// A word to the coordinator.
     Tell(Word),
 }
@@ -331,7 +331,7 @@ pub enum Event {
     Exchanged {
         to: WorkerId,
         ticket: Ticket,
-        outcome: Outcome,
+        outcome: ExchangeResult,
     },
     Arrived {
         to: WorkerId,
@@ -390,13 +390,13 @@ pub type Shelves = BTreeMap<(WorkerId, Shelf), Published>;
 
 /// What a compute thread owns and uses again for every gradient.
 #[derive(Default)]
-pub struct Desk {
+pub struct Workspace {
     pub scratch: Scratch,
     pub batch: Batch,
 }
 
 /// Computes the gradient at some replica over the samples at some positions.
-pub type Compute = Arc<dyn Fn(&Arc<Vector>, &Spans, &mut Desk) -> Gradient + Send + Sync>;
+pub type Compute = Arc<dyn Fn(&Arc<Vector>, &Spans, &mut Workspace) -> Gradient + Send + Sync>;
 
 /// What runs workers: simulated or real.
 pub trait Cluster {

@@ -8,7 +8,7 @@ use crate::cluster::{Event, Ticket, View, Word, WorkerId};
 use crate::journal::Record;
 use crate::leases::Leases;
 use crate::membership::{Membership, Reason, Sign};
-use crate::snapshot::{Collector, Portion, Snapshot};
+use crate::snapshot::{Collector, Snapshot, WorkerSnapshot};
 use crate::spans::Spans;
 
 pub struct Coordinator {
@@ -51,7 +51,7 @@ impl Coordinator {
     }
 
     /// Takes a worker's portion of a snapshot; gives the snapshot when it is whole.
-    pub fn collect(&mut self, from: WorkerId, portion: Portion) -> Option<Snapshot> {
+    pub fn collect(&mut self, from: WorkerId, portion: WorkerSnapshot) -> Option<Snapshot> {
         self.collector.on_portion(
             self.membership.view(),
             self.leases.ledger().done(),
@@ -126,7 +126,7 @@ impl Coordinator {
 
     /// Takes a word of a worker; gives what is to be told to whom.
     pub fn hear(&mut self, now: Duration, from: WorkerId, word: Word) -> Vec<Event> {
-        let counts = self.membership.counts(from);
+        let counts = self.membership.is_enrolled(from);
         match word {
             Word::Bye => return self.on(now, Sign::Bye(from)),
             Word::Gone => {

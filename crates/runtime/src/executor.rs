@@ -17,11 +17,11 @@ use std::time::Duration;
 use paceline_learn::{Gradient, OptimizerState, Vector};
 
 use crate::cluster::{
-    Action, Cluster, Entry, Event, Lease, Letter, Outcome, Published, Shelf, Sum, Ticket, View,
-    Word, WorkerId,
+    Action, Cluster, Entry, Event, ExchangeResult, Lease, Letter, Published, Shelf, Sum, Ticket,
+    View, Word, WorkerId,
 };
 use crate::journal::{Line, Record, fingerprint};
-use crate::snapshot::Portion;
+use crate::snapshot::WorkerSnapshot;
 use crate::spans::Spans;
 
 /// Why a wait ended before its answer came. Not an error: the work goes on.
@@ -42,7 +42,7 @@ pub type Result<T> = std::result::Result<T, Interrupt>;
 pub enum Wanted {
     Gradient,
     Exchange { view: u64, number: u64 },
-    Estate { from: WorkerId },
+    SharedState { from: WorkerId },
     Letter { from: Option<WorkerId> },
     Value { from: WorkerId },
     Lease,
@@ -57,7 +57,7 @@ impl fmt::Display for Wanted {
             Wanted::Exchange { view, number } => {
                 write!(f, "the others in exchange {number} of view {view}")
             }
-            Wanted::Estate { from } => write!(f, "the replica of worker {from}"),
+            Wanted::SharedState { from } => write!(f, "the replica of worker {from}"),
             Wanted::Letter { from: Some(from) } => write!(f, "a letter from worker {from}"),
             Wanted::Letter { from: None } => write!(f, "any letter"),
             Wanted::Value { from } => write!(f, "a value published by worker {from}"),
@@ -152,7 +152,7 @@ pub struct Inbox {
     pub again: bool,
     pub serving: bool,
     gradients: BTreeMap<Ticket, Gradient>,
-    outcomes: BTreeMap<Ticket, Outcome>,
+    outcomes: BTreeMap<Ticket, ExchangeResult>,
     values: BTreeMap<Ticket, Option<Published>>,
     leases: BTreeMap<Ticket, Lease>,
     mail: VecDeque<(WorkerId, Letter)>,
@@ -342,12 +342,12 @@ impl Inbox {
         self.gradients.remove(&ticket)
     }
 
-    pub fn outcome(&mut self, ticket: Ticket) -> Option<Outcome> {
+    pub fn outcome(&mut self, ticket: Ticket) -> Option<ExchangeResult> {
         self.outcomes.remove(&ticket)
     }
 
     /// The outcome if it is here, left where it is.
-    pub fn known_outcome(&self, ticket: Ticket) -> Option<&Outcome> {
+    pub fn known_outcome(&self, ticket: Ticket) -> Option<&ExchangeResult> {
         self.outcomes.get(&ticket)
     }
 
@@ -477,12 +477,12 @@ impl Port {
         self.submit(|ticket| Action::Tell(Word::Lease { ticket, samples }))
     }
 
-    pub fn save(&self, portion: Portion) {
+    pub fn save(&self, portion: WorkerSnapshot) {
         self.submit(|_| Action::Save(Box::new(portion)));
     }
 
     /// Makes an outcome of an earlier run one that has just come in.
-    pub fn put_back(&self, outcome: Outcome) -> Ticket {
+    pub fn put_back(&self, outcome: ExchangeResult) -> Ticket {
         let ticket = Ticket(self.shared.borrow_mut().next_serial());
         self.look(|inbox| inbox.outcomes.insert(ticket, outcome));
         ticket

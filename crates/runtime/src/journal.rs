@@ -134,7 +134,7 @@ pub enum Record {
         round: u64,
         samples: u64,
     },
-    /// A worker entered a view, and adopted the estate of another if it was behind.
+    /// A worker entered a view, and adopted the shared of another if it was behind.
     Settled {
         who: WorkerId,
         view: u64,

@@ -115,15 +115,16 @@ impl Ledger {
         self.lanes.get(&worker)
     }
 
-    /// Fills every member's lane up to some rounds of `appetite` samples; towards the end to fewer, for
+    /// Fills every member's lane up to some rounds of `samples_expected` samples; towards the end to fewer, for
     /// what lies in one lane is nobody else's, but never below two: one that is being summed, and the next.
-    pub fn fill_lanes(&mut self, appetites: &[(WorkerId, u64)]) {
-        let hunger: u64 = appetites.iter().map(|(_, appetite)| appetite).sum();
+    pub fn fill_lanes(&mut self, expected: &[(WorkerId, u64)]) {
+        let expected_total: u64 =
+            expected.iter().map(|(_, samples_expected)| samples_expected).sum();
         let left = self.total - self.done.len();
-        let rounds = (left / (4 * hunger.max(1))).clamp(2, LANE_ROUNDS);
-        for &(worker, appetite) in appetites {
+        let rounds = (left / (4 * expected_total.max(1))).clamp(2, LANE_ROUNDS);
+        for &(worker, samples_expected) in expected {
             let has = self.lanes.get(&worker).map_or(0, Spans::len);
-            let fresh = self.deal((rounds * appetite).saturating_sub(has));
+            let fresh = self.deal((rounds * samples_expected).saturating_sub(has));
             self.lanes.entry(worker).or_default().add(&fresh);
         }
     }
@@ -168,11 +169,11 @@ mod tests {
             let mut dice = Dice::keyed(&[seed]);
             let members: Vec<WorkerId> = (0..1 + dice.below(5) as u32).map(WorkerId).collect();
             let mut ledger = Ledger::new(50 + dice.below(200));
-            let appetites: Vec<_> = members.iter().map(|w| (*w, 1 + dice.below(9))).collect();
+            let expected: Vec<_> = members.iter().map(|w| (*w, 1 + dice.below(9))).collect();
             let mut seen = Spans::new();
             let mut rounds = 0;
             while !ledger.is_done() {
-                ledger.fill_lanes(&appetites);
+                ledger.fill_lanes(&expected);
                 let counts: Vec<_> = members
                     .iter()
                     .map(|w| (*w, dice.below(1 + ledger.lane(*w).map_or(0, Spans::len))))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline_learn::Dice;
 
-use crate::cluster::{Entry, Outcome, Standing, Sum, Tail};
+use crate::cluster::{Entry, ExchangeResult, Standing, Sum, Tail};
 use crate::codec::Adding;
 
 /// An exchange that not all members have entered yet.
@@ -47,7 +47,7 @@ impl Meeting {
     /// What all members get, once all have entered.
     ///
     /// Dice for lossy sums are keyed by the exchange, not by who happens to do the sum.
-    pub fn end(self, seed: u64, (view, number): (u64, u64)) -> Outcome {
+    pub fn end(self, seed: u64, (view, number): (u64, u64)) -> ExchangeResult {
         let all = self.tails.len();
         let tails: Vec<Tail> = self.tails.into_iter().flatten().collect();
         let standings: Vec<Standing> = self.standings.into_iter().flatten().collect();
@@ -56,9 +56,9 @@ impl Meeting {
             "a meeting ends when all members have entered the same kind of exchange"
         );
         if tails.is_empty() {
-            return Outcome::Gathered(Arc::new(standings));
+            return ExchangeResult::Gathered(Arc::new(standings));
         }
         let mut dice = Dice::keyed(&[seed, view, number, u64::from(b'x')]);
-        Outcome::Summed(Arc::new(Sum::new(self.adding.finish(&mut dice), tails)))
+        ExchangeResult::Summed(Arc::new(Sum::new(self.adding.finish(&mut dice), tails)))
     }
 }

@@ -80,7 +80,7 @@ impl Membership {
     }
 
     /// Whether this worker counts; when all are gone the last view stands, but nobody in it does.
-    pub fn counts(&self, who: WorkerId) -> bool {
+    pub fn is_enrolled(&self, who: WorkerId) -> bool {
         self.roster.contains_key(&who)
     }
 

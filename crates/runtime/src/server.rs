@@ -174,7 +174,7 @@ impl Server {
             Letter::Push { payload, tail, spans } => Call::Push { from, payload, tail, spans },
             Letter::Replica { params } => Call::Replica { from, params },
             Letter::Idle => Call::Idle { from },
-            Letter::Handover { .. } | Letter::Estate { .. } | Letter::Params { .. } => {
+            Letter::Handover { .. } | Letter::SharedState { .. } | Letter::Params { .. } => {
                 unreachable!("nobody sends this to a server at work")
             }
         })

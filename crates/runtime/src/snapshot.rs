@@ -12,7 +12,7 @@ use std::time::Duration;
 use paceline_learn::Vector;
 use paceline_learn::vector::mean;
 
-use crate::cluster::{Estate, Published, Sum, View, WorkerId};
+use crate::cluster::{Published, SharedState, Sum, View, WorkerId};
 use crate::spans::Spans;
 
 /// When workers hand in portions, besides when they are asked to, when the job is stopped, and at its end.
@@ -27,7 +27,7 @@ pub struct Saves {
 pub struct Snapshot {
     /// The samples that are in the replicas, or in the center if samples are applied there.
     pub done: Spans,
-    pub portions: BTreeMap<WorkerId, Portion>,
+    pub portions: BTreeMap<WorkerId, WorkerSnapshot>,
     pub center: Option<Published>,
     /// The training loss at the job's beginning and now, as far as it is known.
     pub losses: (Option<f64>, Option<f64>),
@@ -35,22 +35,22 @@ pub struct Snapshot {
 
 /// What one member had.
 #[derive(Clone, Debug)]
-pub struct Portion {
+pub struct WorkerSnapshot {
     /// Portions of one snapshot have one number.
     pub snapshot: u64,
     /// What is in all replicas, where all members know it.
     pub done: Option<Spans>,
-    pub estate: Estate,
-    pub own: Own,
+    pub shared: SharedState,
+    pub own: PrivateState,
 }
 
 /// What a member knows alone.
 #[derive(Clone, Debug, Default)]
-pub struct Own {
+pub struct PrivateState {
     /// What encoding lost, to be sent later.
     pub residual: Arc<Vector>,
     /// The sum under way, which has ended but was not looked at yet.
-    pub summed: Option<Summed>,
+    pub summed: Option<FinishedSum>,
     pub drawn: u64,
     pub dealt: Spans,
     pub samples: u64,
@@ -63,7 +63,7 @@ pub struct Own {
 
 /// An exchange that was under way, and what came of it.
 #[derive(Clone, Debug)]
-pub struct Summed {
+pub struct FinishedSum {
     pub sum: Arc<Sum>,
     pub number: u64,
     pub bytes: u64,
@@ -74,12 +74,12 @@ pub struct Summed {
 impl Snapshot {
     /// The most rounds that any member had made.
     pub fn round(&self) -> u64 {
-        self.portions.values().map(|portion| portion.estate.round).max().unwrap_or(0)
+        self.portions.values().map(|portion| portion.shared.round).max().unwrap_or(0)
     }
 
     /// Rounds per member, on average; the same for all where they exchange together.
     pub fn rounds_mean(&self) -> u64 {
-        let all: u64 = self.portions.values().map(|portion| portion.estate.round).sum();
+        let all: u64 = self.portions.values().map(|portion| portion.shared.round).sum();
         all / self.portions.len().max(1) as u64
     }
 
@@ -93,15 +93,15 @@ impl Snapshot {
         if let Some(center) = &self.center {
             return center.params.clone();
         }
-        let replicas = self.portions.values().map(|portion| &portion.estate.params);
+        let replicas = self.portions.values().map(|portion| &portion.shared.params);
         mean(replicas).unwrap_or_default()
     }
 
     /// Whether every number in it is one.
     pub fn is_finite(&self) -> bool {
         let finite = |vector: &Vector| vector.iter().all(|x| x.is_finite());
-        let of_portion = |portion: &Portion| {
-            finite(&portion.estate.params) && portion.estate.optimizer.slots.iter().all(finite)
+        let of_portion = |portion: &WorkerSnapshot| {
+            finite(&portion.shared.params) && portion.shared.optimizer.slots.iter().all(finite)
         };
         let of_center = |center: &Published| {
             finite(&center.params) && center.optimizer.slots.iter().all(finite)
@@ -123,7 +123,7 @@ pub struct Collector {
 struct Open {
     number: u64,
     done: Spans,
-    portions: BTreeMap<WorkerId, Portion>,
+    portions: BTreeMap<WorkerId, WorkerSnapshot>,
 }
 
 /// The number of the last portion that an asynchronous worker hands in.
@@ -153,7 +153,7 @@ impl Collector {
         view: &View,
         done: &Spans,
         who: WorkerId,
-        portion: Portion,
+        portion: WorkerSnapshot,
     ) -> Option<Snapshot> {
         let number = portion.snapshot;
         if self.open.as_ref().is_some_and(|open| open.number > number) || !view.has(who) {
@@ -184,15 +184,15 @@ impl Collector {
 mod tests {
     use super::*;
 
-    fn portion(snapshot: u64, round: u64) -> Portion {
-        let estate = Estate {
+    fn portion(snapshot: u64, round: u64) -> WorkerSnapshot {
+        let shared = SharedState {
             round,
             version: 0,
             params: Arc::new(vec![round as f32]),
             optimizer: Arc::default(),
             memory: vec![],
         };
-        Portion { snapshot, done: None, estate, own: Own::default() }
+        WorkerSnapshot { snapshot, done: None, shared, own: PrivateState::default() }
     }
 
     #[test]

@@ -12,14 +12,14 @@ use crate::worker::Worker;
 
 /// How the members of a strategy deal with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum Coordination {
     /// All members exchange together: a round is a transaction, undone when a member is lost.
-    Together,
+    Synchronous,
     /// Nobody waits for all: rounds are never undone.
-    Apart,
-    /// As `Apart`, around a center at the view's first member. `applies`: samples are applied to
+    Asynchronous,
+    /// As `Asynchronous`, around a center at the view's first member. `applies_samples`: samples are applied to
     /// the center, not to the workers' replicas.
-    Central { applies: bool },
+    Centered { applies_samples: bool },
 }
 
 /// An algorithm. Its fields are the memory on which all members agree, plain data all of it;
@@ -39,7 +39,7 @@ pub trait Strategy: Clone + Serialize + DeserializeOwned + 'static {
         Ok(())
     }
 
-    fn manner(&self) -> Manner;
+    fn coordination(&self) -> Coordination;
 
     /// The total batch that one update stands for when so many members take part.
     fn nominal_batch(&self, members: usize) -> f64;
@@ -52,7 +52,7 @@ pub trait AnyStrategy {
     fn round<'a>(&'a mut self, worker: &'a mut Worker) -> Round<'a>;
     fn finish<'a>(&'a mut self, worker: &'a mut Worker) -> Round<'a>;
     fn serve<'a>(&'a mut self, server: &'a mut Server) -> Round<'a>;
-    fn manner(&self) -> Manner;
+    fn coordination(&self) -> Coordination;
     fn nominal_batch(&self, members: usize) -> f64;
     fn copy(&self) -> Box<dyn AnyStrategy>;
     fn save(&self) -> serde_json::Value;
@@ -72,8 +72,8 @@ impl<S: Strategy> AnyStrategy for S {
         Box::pin(Strategy::serve(self, server))
     }
 
-    fn manner(&self) -> Manner {
-        Strategy::manner(self)
+    fn coordination(&self) -> Coordination {
+        Strategy::coordination(self)
     }
 
     fn nominal_batch(&self, members: usize) -> f64 {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Estate, Letter, Shelf, Standing, View, Word, WorkerId};
+use crate::cluster::{Letter, SharedState, Shelf, Standing, View, Word, WorkerId};
 use crate::executor::{Inbox, Interrupt, Port, Result, Wanted};
 use crate::journal::Record;
 use crate::plan::Plan;
 use crate::server::Server;
 use crate::snapshot::{self, Snapshot};
-use crate::strategy::{AnyStrategy, Manner};
+use crate::strategy::{AnyStrategy, Coordination};
 use crate::worker::{Agreed, Worker};
 
 /// A worker's whole life.
@@ -30,9 +30,11 @@ pub async fn train(plan: Arc<Plan>, port: Port, mut strategy: Box<dyn AnyStrateg
     if let Some(snapshot) = worker.plan.resumed.clone() {
         resume(&mut worker, &mut strategy, &snapshot);
     }
-    match strategy.manner() {
-        Manner::Together => together(&mut worker, strategy).await,
-        Manner::Apart | Manner::Central { .. } => apart(&mut worker, strategy).await,
+    match strategy.coordination() {
+        Coordination::Synchronous => together(&mut worker, strategy).await,
+        Coordination::Asynchronous | Coordination::Centered { .. } => {
+            apart(&mut worker, strategy).await
+        }
     }
     let (who, rounds) = (worker.id, worker.state.round);
     // Who was leaving when all was over has left.
@@ -146,8 +148,8 @@ async fn hand_in_if_due(worker: &mut Worker, strategy: &dyn AnyStrategy) {
         worker.wish_heeded = worker.port.look(|inbox| inbox.save_wished);
         worker.stop_heeded = worker.state.agreed.stopped;
         let done = worker.state.agreed.ledger.done().clone();
-        let estate = estate(worker, strategy);
-        let _ = worker.hand_in(round, Some(done), estate).await;
+        let shared = shared(worker, strategy);
+        let _ = worker.hand_in(round, Some(done), shared).await;
     }
 }
 
@@ -169,7 +171,7 @@ async fn next_view(worker: &Worker, entered: u64) -> Option<Arc<View>> {
         .await
 }
 
-/// What travels as [`Estate::memory`].
+/// What travels as [`SharedState::memory`].
 #[derive(Serialize, Deserialize)]
 struct Memory {
     strategy: serde_json::Value,
@@ -211,24 +213,24 @@ async fn adopt_most_advanced(
     let is_behind = |s: &Standing| s.newcomer || s.round < best;
     let (source, _) = rows().find(|(_, s)| !is_behind(s)).expect("somebody is the most advanced");
     if *source == worker.id {
-        let estate = Arc::new(estate(worker, strategy.as_ref()));
+        let shared = Arc::new(shared(worker, strategy.as_ref()));
         for (member, _) in rows().filter(|(_, s)| is_behind(s)) {
-            let (view, estate) = (worker.view.number, estate.clone());
-            worker.send(*member, Letter::Estate { view, estate });
+            let (view, shared) = (worker.view.number, shared.clone());
+            worker.send(*member, Letter::SharedState { view, shared });
         }
         return Ok(None);
     }
     if !is_behind(&standings[worker.rank()]) {
         return Ok(None);
     }
-    let estate = receive_estate(worker, *source).await?;
-    let memory: Memory = serde_json::from_slice(&estate.memory).expect("peers send what we read");
+    let shared = receive_shared_state(worker, *source).await?;
+    let memory: Memory = serde_json::from_slice(&shared.memory).expect("peers send what we read");
     strategy.load(memory.strategy).expect("members run the same strategy");
     worker.state.agreed = memory.agreed;
-    worker.state.round = estate.round;
-    worker.state.version = estate.version;
-    worker.state.params = estate.params.clone();
-    worker.state.optimizer = estate.optimizer.clone();
+    worker.state.round = shared.round;
+    worker.state.version = shared.version;
+    worker.state.params = shared.params.clone();
+    worker.state.optimizer = shared.optimizer.clone();
     Ok(Some(*source))
 }
 
@@ -236,11 +238,11 @@ async fn adopt_most_advanced(
 fn resume(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, snapshot: &Snapshot) {
     let first = snapshot.portions.values().next().expect("a snapshot has portions");
     let memory: Memory =
-        serde_json::from_slice(&first.estate.memory).expect("it was checked when it was read");
+        serde_json::from_slice(&first.shared.memory).expect("it was checked when it was read");
     strategy.load(memory.strategy).expect("it was checked when it was read");
     worker.state.agreed = Agreed { stopped: false, ..memory.agreed };
     worker.begin_from(snapshot);
-    if strategy.manner() == (Manner::Central { applies: true }) {
+    if strategy.coordination() == (Coordination::Centered { applies_samples: true }) {
         // Replicas are copies of the center, and the newest is the best.
         worker.state.params = snapshot.params();
         worker.state.version = snapshot.version();
@@ -255,9 +257,9 @@ pub fn check_memory(memory: &[u8], mut strategy: Box<dyn AnyStrategy>) -> serde_
     strategy.load(memory.strategy)
 }
 
-fn estate(worker: &Worker, strategy: &dyn AnyStrategy) -> Estate {
+fn shared(worker: &Worker, strategy: &dyn AnyStrategy) -> SharedState {
     let memory = Memory { strategy: strategy.save(), agreed: worker.state.agreed.clone() };
-    Estate {
+    SharedState {
         round: worker.state.round,
         version: worker.state.version,
         params: worker.state.params.clone(),
@@ -266,17 +268,18 @@ fn estate(worker: &Worker, strategy: &dyn AnyStrategy) -> Estate {
     }
 }
 
-async fn receive_estate(worker: &Worker, source: WorkerId) -> Result<Arc<Estate>> {
+async fn receive_shared_state(worker: &Worker, source: WorkerId) -> Result<Arc<SharedState>> {
     let current = worker.view.number;
     worker
         .port
-        .until(Wanted::Estate { from: source }, |inbox| {
+        .until(Wanted::SharedState { from: source }, |inbox| {
             let lost = inbox.has_lost_one_of(&worker.view) || inbox.over;
             let letter = inbox.letter(|from, letter| {
-                from == source && matches!(letter, Letter::Estate { view, .. } if *view == current)
+                from == source
+                    && matches!(letter, Letter::SharedState { view, .. } if *view == current)
             });
             match letter {
-                Some((_, Letter::Estate { estate, .. })) => Some(Ok(estate)),
+                Some((_, Letter::SharedState { shared, .. })) => Some(Ok(shared)),
                 _ => lost.then_some(Err(Interrupt::ViewChanged)),
             }
         })
@@ -285,13 +288,13 @@ async fn receive_estate(worker: &Worker, source: WorkerId) -> Result<Arc<Estate>
 
 /// Rounds that are never undone; ends when the job is over or this worker has left.
 async fn apart(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
-    let central = matches!(strategy.manner(), Manner::Central { .. });
+    let central = matches!(strategy.coordination(), Coordination::Centered { .. });
     if worker.view.number > 1 {
         adopt_published(worker, central).await;
     }
     worker.publish();
-    if let Manner::Central { applies } = strategy.manner() {
-        keep_center(worker, strategy.copy(), applies);
+    if let Coordination::Centered { applies_samples } = strategy.coordination() {
+        keep_center(worker, strategy.copy(), applies_samples);
     }
     while !worker.port.look(|inbox| inbox.over) {
         let newest = worker.port.look(|inbox| inbox.view.clone()).expect("a view was there before");
@@ -332,8 +335,8 @@ async fn apart(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
 /// Between rounds a replica holds just what this worker has said it applied.
 async fn hand_in(worker: &mut Worker, strategy: &dyn AnyStrategy, number: u64) {
     if worker.plan.saves.is_some() {
-        let estate = estate(worker, strategy);
-        let _ = worker.hand_in(number, None, estate).await;
+        let shared = shared(worker, strategy);
+        let _ = worker.hand_in(number, None, shared).await;
     }
 }
 

@@ -86,7 +86,7 @@ pub struct State {
     /// What encoding lost, to be sent later.
     residual: Arc<Vector>,
     /// The sum under way.
-    summing: Option<Summing>,
+    summing: Option<PendingSum>,
     /// How many of the lane's positions are in gradients not yet applied.
     drawn: u64,
     /// What was dealt to all members since the last exchange.
@@ -98,7 +98,7 @@ pub struct State {
 }
 
 #[derive(Clone)]
-struct Summing {
+struct PendingSum {
     ticket: Ticket,
     view: Arc<View>,
     number: u64,

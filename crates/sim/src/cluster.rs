@@ -16,13 +16,13 @@ use paceline_runtime::membership::Sign;
 use paceline_runtime::{Spans, WorkerId};
 
 use crate::exchanges::{Exchanges, RingMessage};
-use crate::network::{Passage, Wires};
+use crate::network::{Transit, Wires};
 use crate::pool::{Computing, Pool};
 use crate::scenario::{Churn, Scenario, seconds};
 use crate::speed::Speed;
 
 /// What the simulator is told besides the scenario.
-pub struct Setting {
+pub struct SimConfig {
     pub seed: u64,
     pub compute: Compute,
     pub threads: usize,
@@ -36,7 +36,7 @@ pub struct SimCluster {
     scenario: Scenario,
     seed: u64,
     now: Duration,
-    due: BinaryHeap<Reverse<Due>>,
+    due: BinaryHeap<Reverse<QueueEntry>>,
     serial: u64,
     out: VecDeque<Event>,
     speed: Speed,
@@ -56,18 +56,18 @@ pub struct SimCluster {
     next_id: u32,
 }
 
-struct Due {
+struct QueueEntry {
     at: Duration,
     serial: u64,
-    soon: Soon,
+    soon: Scheduled,
 }
 
-enum Soon {
+enum Scheduled {
     Computed { who: WorkerId, ticket: Ticket, computing: Computing },
     Ring(RingMessage),
-    Letter { from: WorkerId, to: WorkerId, letter: Letter, passage: Passage },
+    Letter { from: WorkerId, to: WorkerId, letter: Letter, transit: Transit },
     Asked { by: WorkerId, from: WorkerId, shelf: Shelf, ticket: Ticket },
-    Value { from: WorkerId, to: WorkerId, ticket: Ticket, value: Published, passage: Passage },
+    Value { from: WorkerId, to: WorkerId, ticket: Ticket, value: Published, transit: Transit },
     Nothing { to: WorkerId, ticket: Ticket },
     ToCoordinator { from: WorkerId, word: Word },
     FromCoordinator(Event),
@@ -81,22 +81,22 @@ enum Soon {
     Churn { who: WorkerId },
 }
 
-impl PartialEq for Due {
-    fn eq(&self, other: &Due) -> bool {
+impl PartialEq for QueueEntry {
+    fn eq(&self, other: &QueueEntry) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Due {}
+impl Eq for QueueEntry {}
 
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Due) -> Option<Ordering> {
+impl PartialOrd for QueueEntry {
+    fn partial_cmp(&self, other: &QueueEntry) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Due {
-    fn cmp(&self, other: &Due) -> Ordering {
+impl Ord for QueueEntry {
+    fn cmp(&self, other: &QueueEntry) -> Ordering {
         (self.at, self.serial).cmp(&(other.at, other.serial))
     }
 }
@@ -104,8 +104,8 @@ impl Ord for Due {
 const CHURN: u64 = 21;
 
 impl SimCluster {
-    pub fn new(scenario: Scenario, setting: Setting) -> SimCluster {
-        let Setting { seed, compute, threads, samples_total, samples_per_epoch, center_applies } =
+    pub fn new(scenario: Scenario, setting: SimConfig) -> SimCluster {
+        let SimConfig { seed, compute, threads, samples_total, samples_per_epoch, center_applies } =
             setting;
         let rules = Rules {
             members_min: scenario.workers as usize,
@@ -159,17 +159,17 @@ impl SimCluster {
         let scenario = self.scenario.clone();
         for crash in scenario.crashes {
             let (who, back_after) = (WorkerId(crash.worker), crash.back_after);
-            self.at(seconds(crash.at), Soon::Crash { who, back_after });
+            self.at(seconds(crash.at), Scheduled::Crash { who, back_after });
         }
         for leave in scenario.leaves {
-            self.at(seconds(leave.at), Soon::Leave { who: WorkerId(leave.worker) });
+            self.at(seconds(leave.at), Scheduled::Leave { who: WorkerId(leave.worker) });
         }
         for join in scenario.joins {
-            (0..join.workers).for_each(|_| self.at(seconds(join.at), Soon::Join));
+            (0..join.workers).for_each(|_| self.at(seconds(join.at), Scheduled::Join));
         }
         for size in scenario.sizes {
             match size.at_epoch {
-                None => self.at(seconds(size.at), Soon::Size { workers: size.workers }),
+                None => self.at(seconds(size.at), Scheduled::Size { workers: size.workers }),
                 Some(epoch) => {
                     let sample = (epoch * samples_per_epoch as f64).round() as u64;
                     self.sizes.push_back((sample, size.workers));
@@ -179,8 +179,8 @@ impl SimCluster {
         self.sizes.make_contiguous().sort_by_key(|(sample, _)| *sample);
         let patience = seconds(scenario.coordinator.patience) + Duration::from_nanos(1);
         for cut in scenario.cuts.into_iter().filter(|cut| cut.coordinator) {
-            self.at(seconds(cut.from) + patience, Soon::Beats);
-            self.at(seconds(cut.to), Soon::CutEnds { workers: cut.workers });
+            self.at(seconds(cut.from) + patience, Scheduled::Beats);
+            self.at(seconds(cut.to), Scheduled::CutEnds { workers: cut.workers });
         }
     }
 
@@ -192,7 +192,7 @@ impl SimCluster {
         self.out.push_back(Event::Started { who });
         if let Some(churn) = &self.scenario.churn {
             let lives = exponential(churn.lifetime_mean, &mut self.dice(who, CHURN));
-            self.at(self.now + lives, Soon::Churn { who });
+            self.at(self.now + lives, Scheduled::Churn { who });
         }
         who
     }
@@ -201,14 +201,14 @@ impl SimCluster {
         Dice::keyed(&[self.seed, u64::from(who.0), purpose])
     }
 
-    fn at(&mut self, at: Duration, soon: Soon) {
+    fn at(&mut self, at: Duration, soon: Scheduled) {
         self.serial += 1;
-        self.due.push(Reverse(Due { at, serial: self.serial, soon }));
+        self.due.push(Reverse(QueueEntry { at, serial: self.serial, soon }));
     }
 
     /// What the sender had not yet sent when it died never arrives.
-    fn was_sent(&self, from: WorkerId, passage: Passage) -> bool {
-        self.died.get(&from).is_none_or(|died| passage.left <= *died)
+    fn was_sent(&self, from: WorkerId, transit: Transit) -> bool {
+        self.died.get(&from).is_none_or(|died| transit.left <= *died)
     }
 
     fn tell(&mut self, event: Event, to: WorkerId) {
@@ -219,7 +219,7 @@ impl SimCluster {
 
     fn ring(&mut self, messages: impl IntoIterator<Item = RingMessage>, events: Vec<Event>) {
         for message in messages {
-            self.at(message.passage.arrives, Soon::Ring(message));
+            self.at(message.transit.arrives, Scheduled::Ring(message));
         }
         for event in events {
             if let Event::Exchanged { to, .. } = &event {
@@ -249,7 +249,10 @@ impl SimCluster {
                     continue;
                 }
             };
-            self.at(self.wires.reply_of_coordinator(self.now, to), Soon::FromCoordinator(event));
+            self.at(
+                self.wires.reply_of_coordinator(self.now, to),
+                Scheduled::FromCoordinator(event),
+            );
         }
     }
 
@@ -270,7 +273,7 @@ impl SimCluster {
         let detected = self.now + seconds(self.scenario.coordinator.detection);
         let noticed =
             self.wires.when_present(detected).max(self.wires.to_coordinator(self.now, who));
-        self.at(noticed, Soon::Sign(Sign::Lost(who)));
+        self.at(noticed, Scheduled::Sign(Sign::Lost(who)));
     }
 
     fn staying(&self) -> usize {
@@ -286,7 +289,7 @@ impl SimCluster {
 
     fn join(&mut self) {
         let who = self.spawn();
-        self.at(self.wires.to_coordinator(self.now, who), Soon::Sign(Sign::Hello(who)));
+        self.at(self.wires.to_coordinator(self.now, who), Scheduled::Sign(Sign::Hello(who)));
     }
 
     fn churn(&mut self, who: WorkerId, churn: &Churn) {
@@ -296,7 +299,7 @@ impl SimCluster {
         let mut dice = self.dice(who, CHURN + 1);
         if self.staying() <= churn.members_min as usize {
             let again = exponential(churn.lifetime_mean, &mut dice);
-            return self.at(self.now + again, Soon::Churn { who });
+            return self.at(self.now + again, Scheduled::Churn { who });
         }
         let back = exponential(churn.back_after_mean, &mut dice);
         if dice.unit() < churn.leave_chance {
@@ -304,35 +307,37 @@ impl SimCluster {
         } else {
             self.crash(who);
         }
-        self.at(self.now + back, Soon::Join);
+        self.at(self.now + back, Scheduled::Join);
     }
 
-    fn happen(&mut self, soon: Soon) {
+    fn happen(&mut self, soon: Scheduled) {
         match soon {
-            Soon::Computed { who, ticket, computing } => {
+            Scheduled::Computed { who, ticket, computing } => {
                 if self.alive.contains(&who) {
                     let gradient = computing.finish();
                     self.out.push_back(Event::Computed { to: who, ticket, gradient });
                 }
             }
-            Soon::Ring(message) => self.pass_on(message),
-            Soon::Letter { from, to, letter, passage } => {
-                if self.was_sent(from, passage) {
+            Scheduled::Ring(message) => self.pass_on(message),
+            Scheduled::Letter { from, to, letter, transit } => {
+                if self.was_sent(from, transit) {
                     self.tell(Event::Arrived { to, from, letter }, to);
                 }
             }
-            Soon::Asked { by, from, shelf, ticket } => self.answer(by, from, shelf, ticket),
-            Soon::Value { from, to, ticket, value, passage } => {
-                if self.was_sent(from, passage) {
+            Scheduled::Asked { by, from, shelf, ticket } => self.answer(by, from, shelf, ticket),
+            Scheduled::Value { from, to, ticket, value, transit } => {
+                if self.was_sent(from, transit) {
                     self.tell(Event::Value { to, ticket, value: Some(value) }, to);
                 }
             }
-            Soon::Nothing { to, ticket } => self.tell(Event::Value { to, ticket, value: None }, to),
-            Soon::ToCoordinator { from, word } => {
+            Scheduled::Nothing { to, ticket } => {
+                self.tell(Event::Value { to, ticket, value: None }, to)
+            }
+            Scheduled::ToCoordinator { from, word } => {
                 let decisions = self.coordinator.hear(self.now, from, word);
                 self.decide(decisions);
             }
-            Soon::FromCoordinator(event) => {
+            Scheduled::FromCoordinator(event) => {
                 let (Event::ViewChanged { to, .. }
                 | Event::Leased { to, .. }
                 | Event::StopWished { to }
@@ -345,31 +350,31 @@ impl SimCluster {
                 let to = *to;
                 self.tell(event, to);
             }
-            Soon::Sign(sign) => self.sign(sign),
-            other => self.mishap(other),
+            Scheduled::Sign(sign) => self.sign(sign),
+            other => self.fault(other),
         }
     }
 
-    fn mishap(&mut self, soon: Soon) {
+    fn fault(&mut self, soon: Scheduled) {
         match soon {
-            Soon::Beats => self.beats(),
-            Soon::Crash { who, back_after } => {
+            Scheduled::Beats => self.beats(),
+            Scheduled::Crash { who, back_after } => {
                 if self.alive.contains(&who) {
                     self.crash(who);
                     if let Some(after) = back_after {
-                        self.at(self.now + seconds(after), Soon::Join);
+                        self.at(self.now + seconds(after), Scheduled::Join);
                     }
                 }
             }
-            Soon::Leave { who } => self.leave(who),
-            Soon::Join => self.join(),
-            Soon::Size { workers } => {
+            Scheduled::Leave { who } => self.leave(who),
+            Scheduled::Join => self.join(),
+            Scheduled::Size { workers } => {
                 let wanted = workers as usize;
                 (self.staying()..wanted).for_each(|_| self.join());
                 let staying: Vec<_> = self.alive.difference(&self.leaving).copied().collect();
                 staying.into_iter().skip(wanted).for_each(|who| self.leave(who));
             }
-            Soon::CutEnds { workers } => {
+            Scheduled::CutEnds { workers } => {
                 // Whom the coordinator gave up learns so now, and comes back under a new id.
                 for who in workers.into_iter().map(WorkerId) {
                     if self.evicted.contains(&who) && self.alive.contains(&who) {
@@ -378,7 +383,7 @@ impl SimCluster {
                     }
                 }
             }
-            Soon::Churn { who } => {
+            Scheduled::Churn { who } => {
                 if let Some(churn) = self.scenario.churn.clone() {
                     self.churn(who, &churn);
                 }
@@ -389,7 +394,7 @@ impl SimCluster {
 
     fn pass_on(&mut self, message: RingMessage) {
         let arrives = match message.to {
-            Some(_) => self.was_sent(message.from, message.passage),
+            Some(_) => self.was_sent(message.from, message.transit),
             None => {
                 let members = self.exchanges.members(message.name);
                 members.iter().all(|member| !self.died.contains_key(member))
@@ -419,12 +424,12 @@ impl SimCluster {
                     }
                     _ => Letter::Handover { center: value.clone() }.bytes(),
                 };
-                let passage = self.wires.send(self.now, from, by, bytes);
-                self.at(passage.arrives, Soon::Value { from, to: by, ticket, value, passage });
+                let transit = self.wires.send(self.now, from, by, bytes);
+                self.at(transit.arrives, Scheduled::Value { from, to: by, ticket, value, transit });
             }
             None => {
                 let arrives = self.wires.signal(self.now, from, by);
-                self.at(arrives, Soon::Nothing { to: by, ticket });
+                self.at(arrives, Scheduled::Nothing { to: by, ticket });
             }
         }
     }
@@ -435,7 +440,7 @@ impl SimCluster {
         if present > self.now {
             // Back from being away, the coordinator lets everyone show that they live first.
             let patience = seconds(self.scenario.coordinator.patience);
-            return self.at(present + patience, Soon::Beats);
+            return self.at(present + patience, Scheduled::Beats);
         }
         let heard: Vec<WorkerId> = self
             .alive
@@ -459,11 +464,11 @@ impl SimCluster {
             && spans.intervals().last().is_some_and(|(_, end)| *end > sample)
         {
             self.sizes.pop_front();
-            self.at(self.now, Soon::Size { workers });
+            self.at(self.now, Scheduled::Size { workers });
         }
         let cost = self.speed.cost(who, self.now, spans.len(), updates, params.len());
         let computing = self.pool.start(params, spans);
-        self.at(self.now + cost, Soon::Computed { who, ticket, computing });
+        self.at(self.now + cost, Scheduled::Computed { who, ticket, computing });
     }
 }
 
@@ -493,15 +498,15 @@ impl Cluster for SimCluster {
             }
             Action::Send { to, letter } => {
                 let bytes = letter.bytes();
-                let passage = self.wires.send(self.now, by, to, bytes);
-                self.at(passage.arrives, Soon::Letter { from: by, to, letter, passage });
+                let transit = self.wires.send(self.now, by, to, bytes);
+                self.at(transit.arrives, Scheduled::Letter { from: by, to, letter, transit });
             }
             Action::Publish { shelf, value } => {
                 self.shelves.lock().expect("nobody panics here").insert((by, shelf), value);
             }
             Action::Read { ticket, from, shelf } => {
                 let asked = self.wires.signal(self.now, by, from);
-                self.at(asked, Soon::Asked { by, from, shelf, ticket });
+                self.at(asked, Scheduled::Asked { by, from, shelf, ticket });
             }
             // What happens here can be had again from the seed.
             Action::Save(_) => {}
@@ -511,7 +516,7 @@ impl Cluster for SimCluster {
                     self.leaving.remove(&by);
                 }
                 let arrives = self.wires.to_coordinator(self.now, by);
-                self.at(arrives, Soon::ToCoordinator { from: by, word });
+                self.at(arrives, Scheduled::ToCoordinator { from: by, word });
             }
         }
     }

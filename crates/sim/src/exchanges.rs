@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_runtime::cluster::{Entry, Event, Outcome, Steps, Ticket, View};
+use paceline_runtime::cluster::{Entry, Event, ExchangeResult, Steps, Ticket, View};
 use paceline_runtime::{Meeting, WorkerId};
 
-use crate::network::{Passage, Wires};
-use crate::scenario::Sums;
+use crate::network::{Transit, Wires};
+use crate::scenario::RingModel;
 
 /// Names an exchange: the view's number, and which of the view's exchanges it is.
 pub type Name = (u64, u64);
@@ -20,12 +20,12 @@ pub struct RingMessage {
     pub from: WorkerId,
     /// The receiver's rank; `None`: everybody has everything.
     pub to: Option<u32>,
-    pub passage: Passage,
+    pub transit: Transit,
 }
 
 pub struct Exchanges {
     seed: u64,
-    sums: Sums,
+    sums: RingModel,
     open: HashMap<Name, Ring>,
     /// The newest view that each worker has entered.
     entered: HashMap<WorkerId, u64>,
@@ -36,7 +36,7 @@ struct Ring {
     members: Vec<Member>,
     /// Until somebody has everything.
     meeting: Option<Meeting>,
-    outcome: Option<Outcome>,
+    outcome: Option<ExchangeResult>,
     ended: usize,
 }
 
@@ -50,7 +50,7 @@ struct Member {
 }
 
 impl Exchanges {
-    pub fn new(seed: u64, sums: Sums) -> Exchanges {
+    pub fn new(seed: u64, sums: RingModel) -> Exchanges {
         Exchanges { seed, sums, open: HashMap::new(), entered: HashMap::new() }
     }
 
@@ -74,18 +74,18 @@ impl Exchanges {
         meeting.enter(rank, entry);
         let complete = meeting.is_complete();
         let messages = match self.sums {
-            Sums::Messages => ring.send_on(now, wires, name, rank),
-            Sums::ClosedForm if n > 1 && complete => {
+            RingModel::Messages => ring.send_on(now, wires, name, rank),
+            RingModel::ClosedForm if n > 1 && complete => {
                 let members = &ring.view.members;
                 let steps = || ring.members.iter().filter_map(|m| m.steps);
                 let sent = steps().map(|steps| u64::from(steps.count) * steps.bytes).sum();
                 let steps = steps().max_by_key(|steps| steps.bytes).expect("all have entered");
                 let end = now + wires.ring(members, steps.count, steps.bytes, sent);
                 let arrives = wires.after_all_cuts(members, end);
-                let passage = Passage { left: end, arrives };
-                vec![RingMessage { name, from: who, to: None, passage }]
+                let transit = Transit { left: end, arrives };
+                vec![RingMessage { name, from: who, to: None, transit }]
             }
-            Sums::ClosedForm => vec![],
+            RingModel::ClosedForm => vec![],
         };
         let ended = if ring.has_all(rank) { self.end(name, rank) } else { None };
         (messages, ended.into_iter().collect())
@@ -176,8 +176,8 @@ impl Ring {
         let mut messages = Vec::new();
         while member.sent < steps.count && member.sent <= member.received {
             member.sent += 1;
-            let passage = wires.send(now, from, self.view.members[next], steps.bytes);
-            messages.push(RingMessage { name, from, to: Some(next as u32), passage });
+            let transit = wires.send(now, from, self.view.members[next], steps.bytes);
+            messages.push(RingMessage { name, from, to: Some(next as u32), transit });
         }
         messages
     }

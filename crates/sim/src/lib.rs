@@ -8,5 +8,5 @@ mod pool;
 pub mod scenario;
 mod speed;
 
-pub use cluster::{Setting, SimCluster};
+pub use cluster::{SimCluster, SimConfig};
 pub use scenario::Scenario;

@@ -21,7 +21,7 @@ pub struct Wires {
 
 /// A message on its way.
 #[derive(Clone, Copy, Debug)]
-pub struct Passage {
+pub struct Transit {
     /// When its last byte leaves the sender; a sender that dies before takes it along.
     pub left: Duration,
     pub arrives: Duration,
@@ -33,9 +33,9 @@ impl Wires {
         Wires { network, cuts, away, uplink_free: HashMap::new(), rack_free, bytes: Rc::default() }
     }
 
-    pub fn send(&mut self, now: Duration, from: WorkerId, to: WorkerId, bytes: u64) -> Passage {
+    pub fn send(&mut self, now: Duration, from: WorkerId, to: WorkerId, bytes: u64) -> Transit {
         if from == to {
-            return Passage { left: now, arrives: now };
+            return Transit { left: now, arrives: now };
         }
         self.bytes.set(self.bytes.get() + bytes);
         let free = self.uplink_free.get(&from).copied().unwrap_or_default().max(now);
@@ -49,7 +49,7 @@ impl Wires {
             arrives = passed;
         }
         arrives += self.latency(from, to);
-        Passage { left, arrives: self.after_cuts(from, Some(to), arrives) }
+        Transit { left, arrives: self.after_cuts(from, Some(to), arrives) }
     }
 
     /// A small message that no bandwidth holds up.

@@ -6,13 +6,13 @@ use std::sync::mpsc::{self, Receiver};
 
 use paceline_learn::{Gradient, Vector};
 use paceline_runtime::Spans;
-use paceline_runtime::cluster::{Compute, Desk};
+use paceline_runtime::cluster::{Compute, Workspace};
 
 /// Below so many multiplications handing a gradient to another thread costs more than it saves.
 const WORTH_A_THREAD: u64 = 100_000;
 
 thread_local! {
-    static DESK: RefCell<Desk> = RefCell::default();
+    static DESK: RefCell<Workspace> = RefCell::default();
 }
 
 pub struct Pool {
@@ -44,7 +44,7 @@ impl Pool {
     pub fn start(&self, params: Arc<Vector>, spans: Spans) -> Computing {
         let worth = params.len() as u64 * spans.len() >= WORTH_A_THREAD;
         let compute = self.compute.clone();
-        let work = move || DESK.with_borrow_mut(|desk| compute(&params, &spans, desk));
+        let work = move || DESK.with_borrow_mut(|workspace| compute(&params, &spans, workspace));
         match &self.threads {
             Some(threads) if worth => {
                 let (reply, gradient) = mpsc::channel();

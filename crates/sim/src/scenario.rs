@@ -19,7 +19,7 @@ pub struct Scenario {
     #[serde(default)]
     pub network: Network,
     #[serde(default)]
-    pub coordinator: Away,
+    pub coordinator: CoordinatorModel,
     #[serde(default, rename = "crash", skip_serializing_if = "Vec::is_empty")]
     pub crashes: Vec<Crash>,
     #[serde(default, rename = "leave", skip_serializing_if = "Vec::is_empty")]
@@ -114,7 +114,7 @@ pub struct Straggler {
 pub struct Network {
     pub latency: f64,
     pub bytes_per_second: f64,
-    pub sums: Sums,
+    pub sums: RingModel,
     #[serde(rename = "rack", skip_serializing_if = "Vec::is_empty")]
     pub racks: Vec<Rack>,
     #[serde(rename = "link", skip_serializing_if = "Vec::is_empty")]
@@ -126,7 +126,7 @@ impl Default for Network {
         Network {
             latency: 1e-4,
             bytes_per_second: 1e8,
-            sums: Sums::Messages,
+            sums: RingModel::Messages,
             racks: vec![],
             links: vec![],
         }
@@ -136,7 +136,7 @@ impl Default for Network {
 /// How exchanges of all members are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sums {
+pub enum RingModel {
     /// Every message of the ring.
     Messages,
     /// By the ring's cost, as one event: fast, and equal for uniform links and equal starts.
@@ -167,7 +167,7 @@ pub struct Link {
 /// The coordinator: how soon it notices things, and when it is away.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Away {
+pub struct CoordinatorModel {
     /// How long after a crash its broken connection is noticed.
     pub detection: f64,
     /// How long a silent worker (behind a cut) is kept.
@@ -176,9 +176,9 @@ pub struct Away {
     pub away: Vec<During>,
 }
 
-impl Default for Away {
-    fn default() -> Away {
-        Away { detection: 0.01, patience: 0.5, away: vec![] }
+impl Default for CoordinatorModel {
+    fn default() -> CoordinatorModel {
+        CoordinatorModel { detection: 0.01, patience: 0.5, away: vec![] }
     }
 }
 
@@ -263,7 +263,7 @@ impl Default for Scenario {
             workers: 4,
             compute: Pace::default(),
             network: Network::default(),
-            coordinator: Away::default(),
+            coordinator: CoordinatorModel::default(),
             crashes: vec![],
             leaves: vec![],
             joins: vec![],
@@ -341,7 +341,7 @@ impl Scenario {
             positive("network.link.bytes_per_second", link.bytes_per_second)?;
             not_negative("network.link.latency", link.latency)?;
         }
-        if network.sums == Sums::ClosedForm && !network.racks.is_empty() {
+        if network.sums == RingModel::ClosedForm && !network.racks.is_empty() {
             return Err(
                 "network.sums = \"closed_form\" knows no shared links: use \"messages\" with racks"
                     .into(),

@@ -6,7 +6,7 @@
 //! follows the members smoothly it is Dynamic SGD (Lin et al. 2019, arXiv 1904.12043), with
 //! a quantising codec QSGD (Alistarh et al. 2017).
 
-use paceline_runtime::{Manner, Result, Share, Strategy, Worker};
+use paceline_runtime::{Coordination, Result, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::epoch;
@@ -27,8 +27,8 @@ impl Strategy for AllReduce {
         Ok(())
     }
 
-    fn manner(&self) -> Manner {
-        Manner::Together
+    fn coordination(&self) -> Coordination {
+        Coordination::Synchronous
     }
 
     fn nominal_batch(&self, members: usize) -> f64 {

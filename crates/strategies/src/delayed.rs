@@ -4,7 +4,7 @@
 //! Zhou, Chen and Wu 2023 (arXiv 2308.15164). With open shares a batch has no preset size: it grows
 //! until the sum has ended. With even shares this is Pipe-SGD (Li et al. 2018).
 
-use paceline_runtime::{Manner, Result, Share, Strategy, Worker};
+use paceline_runtime::{Coordination, Result, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::epoch;
@@ -47,8 +47,8 @@ impl Strategy for Delayed {
         Ok(())
     }
 
-    fn manner(&self) -> Manner {
-        Manner::Together
+    fn coordination(&self) -> Coordination {
+        Coordination::Synchronous
     }
 
     /// Open batches have no nominal size: the learning rate may follow what they usually come to.

@@ -6,7 +6,7 @@
 
 use paceline_learn::vector::add_scaled;
 use paceline_runtime::cluster::Letter;
-use paceline_runtime::{Call, Manner, Result, Server, Share, Strategy, Worker};
+use paceline_runtime::{Call, Coordination, Result, Server, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -45,8 +45,8 @@ impl Strategy for ElasticAverage {
         }
     }
 
-    fn manner(&self) -> Manner {
-        Manner::Central { applies: false }
+    fn coordination(&self) -> Coordination {
+        Coordination::Centered { applies_samples: false }
     }
 
     fn nominal_batch(&self, members: usize) -> f64 {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use paceline_learn::Vector;
 use paceline_learn::vector::{add, blend, scale};
 use paceline_runtime::cluster::Letter;
-use paceline_runtime::{Manner, Result, Share, Strategy, Worker};
+use paceline_runtime::{Coordination, Result, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,8 +40,8 @@ impl Strategy for Gossip {
         }
     }
 
-    fn manner(&self) -> Manner {
-        Manner::Apart
+    fn coordination(&self) -> Coordination {
+        Coordination::Asynchronous
     }
 
     fn nominal_batch(&self, members: usize) -> f64 {

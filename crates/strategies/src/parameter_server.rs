@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use paceline_runtime::{Call, Manner, Result, Server, Share, Strategy, Worker, WorkerId};
+use paceline_runtime::{Call, Coordination, Result, Server, Share, Strategy, Worker, WorkerId};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,8 +44,8 @@ impl Strategy for ParameterServer {
         }
     }
 
-    fn manner(&self) -> Manner {
-        Manner::Central { applies: true }
+    fn coordination(&self) -> Coordination {
+        Coordination::Centered { applies_samples: true }
     }
 
     fn nominal_batch(&self, _members: usize) -> f64 {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use paceline_learn::vector::distance_squared;
-use paceline_runtime::{Manner, Result, Share, Strategy, Worker};
+use paceline_runtime::{Coordination, Result, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::epoch;
@@ -50,8 +50,8 @@ impl Strategy for PeriodicAverage {
         Ok(())
     }
 
-    fn manner(&self) -> Manner {
-        Manner::Together
+    fn coordination(&self) -> Coordination {
+        Coordination::Synchronous
     }
 
     fn nominal_batch(&self, members: usize) -> f64 {

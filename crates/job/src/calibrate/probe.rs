@@ -7,14 +7,14 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::{Gradient, OptimizerState};
-use paceline_net::{Hub, News, Setting, ThreadCluster};
+use paceline_net::{News, ThreadCluster, ThreadConfig, ThreadHub};
 use paceline_runtime::cluster::{Action, Entry, Event, Tail, Ticket, Word};
 use paceline_runtime::codec::Payload;
-use paceline_runtime::{Cluster, Line, Manner, Record, Spans, View, WorkerId};
+use paceline_runtime::{Cluster, Coordination, Line, Record, Spans, View, WorkerId};
 
 use super::fit::{Point, Spread};
 use crate::job::Prepared;
-use crate::threads::seat;
+use crate::threads::attach;
 
 /// Nothing is timed less or more often than this, whatever the budget.
 const REPEATS_MIN: usize = 5;
@@ -29,10 +29,10 @@ pub fn gradients(prepared: &Prepared, budget: Duration) -> Result<Vec<Point>, St
     let mut sizes =
         [batch / 4, batch / 2, batch, 2 * batch].map(|size| size.clamp(1, total)).to_vec();
     sizes.dedup();
-    let mut seat = Seat::new(&hub(prepared, 1, vec![]), WorkerId(0));
+    let mut attach = Seat::new(&hub(prepared, 1, vec![]), WorkerId(0));
     // In turns, so that whatever disturbs the machine for a while disturbs all sizes alike.
     let turns = timings(budget, || {
-        sizes.iter().map(|size| seat.gradient(prepared, *size)).collect::<Result<Vec<f64>, _>>()
+        sizes.iter().map(|size| attach.gradient(prepared, *size)).collect::<Result<Vec<f64>, _>>()
     })?;
     Ok(points(&sizes, &turns))
 }
@@ -45,9 +45,9 @@ pub fn handovers(
 ) -> Result<Spread, String> {
     let hub = hub(prepared, paces.len() as u32, paces.to_vec());
     let worker = |id: WorkerId| {
-        let (mut seat, pace) = (Seat::new(&hub, id), paces[id.0 as usize]);
+        let (mut attach, pace) = (Seat::new(&hub, id), paces[id.0 as usize]);
         let paced = pace.mul_f64(prepared.batch as f64).as_secs_f64();
-        timings(budget, || Ok((seat.gradient(prepared, prepared.batch)? - paced).max(0.0)))
+        timings(budget, || Ok((attach.gradient(prepared, prepared.batch)? - paced).max(0.0)))
     };
     let workers: Vec<WorkerId> = (0..paces.len() as u32).map(WorkerId).collect();
     let all: Result<Vec<Vec<f64>>, String> = all_at_once(&workers, worker).into_iter().collect();
@@ -63,7 +63,7 @@ pub fn pauses(prepared: &Prepared, gradient: Duration, budget: Duration) -> Resu
     (alone.workers, alone.workers_first) = (1, 1);
     alone.plan.samples_total = rounds as u64 * prepared.batch;
     let (hub, news) = hub_with_news(&alone, 1, vec![]);
-    let worker = seat(&alone, &hub, WorkerId(0));
+    let worker = attach(&alone, &hub, WorkerId(0));
     hub.hello(WorkerId(0));
     worker.join().map_err(|_| PANICKED)??;
     let computed: Vec<(Duration, Duration)> = news.try_iter().filter_map(computed).collect();
@@ -125,11 +125,11 @@ fn sums(prepared: &Prepared, members: u32, lengths: &[usize], turns: usize) -> V
     let view = Arc::new(View { number: 1, members: members.clone() });
     let rounds = turns * lengths.len();
     let member = |id: WorkerId| {
-        let mut seat = Seat::new(&hub, id);
+        let mut attach = Seat::new(&hub, id);
         let round = |number: usize| {
             let payload = Payload::Dense(vec![1e-3; lengths[number % lengths.len()]]);
             std::thread::sleep(PAUSE);
-            seat.exchange(&view, number as u64, Entry::Sum { payload, tail: Tail::default() })
+            attach.exchange(&view, number as u64, Entry::Sum { payload, tail: Tail::default() })
         };
         (0..rounds).map(round).collect::<Vec<(Instant, Instant)>>()
     };
@@ -181,7 +181,7 @@ fn timings<T>(
     Ok(timings)
 }
 
-fn hub(prepared: &Prepared, workers: u32, pace: Vec<Duration>) -> Arc<Hub> {
+fn hub(prepared: &Prepared, workers: u32, pace: Vec<Duration>) -> Arc<ThreadHub> {
     hub_with_news(prepared, workers, pace).0
 }
 
@@ -189,13 +189,14 @@ fn hub_with_news(
     prepared: &Prepared,
     workers: u32,
     pace: Vec<Duration>,
-) -> (Arc<Hub>, Receiver<News>) {
-    Hub::new(Setting {
+) -> (Arc<ThreadHub>, Receiver<News>) {
+    ThreadHub::new(ThreadConfig {
         seed: prepared.plan.seed,
         workers,
         compute: prepared.task.compute(prepared.plan.seed),
         samples_total: prepared.plan.samples_total,
-        center_applies: prepared.strategy().manner() == Manner::Central { applies: true },
+        center_applies: prepared.strategy().coordination()
+            == Coordination::Centered { applies_samples: true },
         done: Spans::new(),
         pace,
     })
@@ -210,8 +211,8 @@ struct Seat {
 }
 
 impl Seat {
-    fn new(hub: &Arc<Hub>, me: WorkerId) -> Seat {
-        Seat { me, cluster: hub.seat(me), asked: 0, position: 0 }
+    fn new(hub: &Arc<ThreadHub>, me: WorkerId) -> Seat {
+        Seat { me, cluster: hub.attach(me), asked: 0, position: 0 }
     }
 
     fn ticket(&mut self) -> Ticket {

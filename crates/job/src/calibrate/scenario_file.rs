@@ -1,7 +1,7 @@
 //! A calibrated scenario as a file whose comments say where its numbers come from.
 
 use paceline_sim::Scenario;
-use paceline_sim::scenario::Sums;
+use paceline_sim::scenario::RingModel;
 
 use super::{Calibration, Spread};
 
@@ -44,8 +44,8 @@ pub fn toml(calibration: &Calibration, scenario: &Scenario) -> String {
     };
     let relative: Vec<String> = compute.relative.iter().map(|x| format!("{x:?}")).collect();
     let sums = match network.sums {
-        Sums::Messages => "messages",
-        Sums::ClosedForm => "closed_form",
+        RingModel::Messages => "messages",
+        RingModel::ClosedForm => "closed_form",
     };
     format!(
         "\

@@ -131,9 +131,9 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
     }
     let fits = |vector: &Vector| vector.len() == wants || vector.len() == size;
     let portions = || snapshot.portions.values();
-    let replicas = portions().map(|portion| &portion.estate.params);
+    let replicas = portions().map(|portion| &portion.shared.params);
     let centers = snapshot.center.iter().map(|center| &center.params);
-    let optimizers = portions().map(|portion| &portion.estate.optimizer);
+    let optimizers = portions().map(|portion| &portion.shared.optimizer);
     let optimizers = optimizers.chain(snapshot.center.iter().map(|center| &center.optimizer));
     let sums =
         portions().filter_map(|portion| Some(&portion.own.summed.as_ref()?.sum.gradient.sum));
@@ -149,7 +149,7 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
         let epochs = end as f64 / plan.samples_per_epoch as f64;
         return Err(format!("{epochs:.2} epochs are done already: give at least so many epochs"));
     }
-    let memory = portions().next().map_or(&[][..], |portion| &portion.estate.memory);
+    let memory = portions().next().map_or(&[][..], |portion| &portion.shared.memory);
     train::check_memory(memory, prepared.strategy())
         .map_err(|error| other(format!("its memory is another ({error})")))
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_learn::{OptimizerState, Vector};
-use paceline_runtime::cluster::{Estate, Published, Sum, Tail};
-use paceline_runtime::snapshot::{Own, Summed};
-use paceline_runtime::{Portion, Snapshot, Spans, WorkerId};
+use paceline_runtime::cluster::{Published, SharedState, Sum, Tail};
+use paceline_runtime::snapshot::{FinishedSum, PrivateState};
+use paceline_runtime::{Snapshot, Spans, WorkerId, WorkerSnapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -72,7 +72,7 @@ struct Center {
 pub fn divide<'a>(snapshot: &'a Snapshot, params: &'a [f32]) -> (State, Tensors<'a>) {
     let mut vectors = Vectors(vec![(PARAMS.to_owned(), Cow::Borrowed(params))]);
     let memory =
-        snapshot.portions.values().next().map_or(&[][..], |portion| &portion.estate.memory);
+        snapshot.portions.values().next().map_or(&[][..], |portion| &portion.shared.memory);
     let mut memory: Value = serde_json::from_slice(memory).unwrap_or_default();
     vectors.lift(&mut memory, "memory");
     let members =
@@ -114,15 +114,15 @@ impl<'a> Vectors<'a> {
         Slots { slots: slots.collect(), steps: state.steps }
     }
 
-    fn member(&mut self, worker: WorkerId, portion: &'a Portion) -> Member {
-        let Portion { estate, own, .. } = portion;
+    fn member(&mut self, worker: WorkerId, portion: &'a WorkerSnapshot) -> Member {
+        let WorkerSnapshot { shared, own, .. } = portion;
         let owner = format!("worker.{worker}");
         Member {
             worker,
-            round: estate.round,
-            version: estate.version,
-            params: self.name(&format!("{owner}.params"), &estate.params),
-            optimizer: self.slots(&owner, &estate.optimizer),
+            round: shared.round,
+            version: shared.version,
+            params: self.name(&format!("{owner}.params"), &shared.params),
+            optimizer: self.slots(&owner, &shared.optimizer),
             residual: self.name(&format!("{owner}.residual"), &own.residual),
             summed: own.summed.as_ref().map(|summed| Exchange {
                 vector: self.name(&format!("{owner}.sum"), &summed.sum.gradient.sum),
@@ -206,9 +206,9 @@ impl State {
 }
 
 impl Member {
-    fn join(&self, memory: Vec<u8>, find: Find<'_>) -> Result<Portion, String> {
+    fn join(&self, memory: Vec<u8>, find: Find<'_>) -> Result<WorkerSnapshot, String> {
         let summed = self.summed.as_ref().map(|exchange| {
-            Ok::<_, String>(Summed {
+            Ok::<_, String>(FinishedSum {
                 sum: Arc::new(Sum::new((*find(&exchange.vector)?).clone(), exchange.tails.clone())),
                 number: exchange.number,
                 bytes: exchange.bytes,
@@ -216,7 +216,7 @@ impl Member {
                 samples: exchange.samples,
             })
         });
-        let own = Own {
+        let own = PrivateState {
             residual: find(&self.residual)?,
             summed: summed.transpose()?,
             drawn: self.drawn,
@@ -227,14 +227,14 @@ impl Member {
             exchanges: self.exchanges,
             lane_batch: self.lane_batch,
         };
-        let estate = Estate {
+        let shared = SharedState {
             round: self.round,
             version: self.version,
             params: find(&self.params)?,
             optimizer: self.optimizer.join(find)?,
             memory,
         };
-        Ok(Portion { snapshot: 0, done: None, estate, own })
+        Ok(WorkerSnapshot { snapshot: 0, done: None, shared, own })
     }
 }
 

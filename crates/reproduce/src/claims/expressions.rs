@@ -7,7 +7,7 @@ use paceline_learn::Rescale;
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Scope};
 
 use crate::noise;
-use crate::result::{Results, RunResult};
+use crate::result::{Measurement, Results};
 use crate::summary::{deviation, extreme, mean};
 
 /// Why an expression has no value.
@@ -50,7 +50,7 @@ pub struct Checker {
 impl Checker {
     pub fn new(runs: impl Iterator<Item = String>) -> Checker {
         let mut made_up = Results::default();
-        runs.for_each(|run| made_up.add(RunResult::made_up(run)));
+        runs.for_each(|run| made_up.add(Measurement::made_up(run)));
         let made_up = Arc::new(made_up);
         let mut engine = engine(0, &made_up);
         // The one that computes long.
@@ -201,7 +201,7 @@ pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
     engine
 }
 
-fn get<'a>(results: &'a Results, run: &str, seed: u64) -> Answer<&'a RunResult> {
+fn get<'a>(results: &'a Results, run: &str, seed: u64) -> Answer<&'a Measurement> {
     results.get(run, seed).ok_or_else(|| missing(run))
 }
 

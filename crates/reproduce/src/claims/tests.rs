@@ -1,7 +1,7 @@
 //! What rules make of results.
 
 use super::*;
-use crate::result::RunResult;
+use crate::result::Measurement;
 
 fn claim(ours: &str, holds: &str) -> Claim {
     let text = format!(
@@ -25,7 +25,7 @@ fn results() -> Arc<Results> {
     // One that came apart early, and looks cheap.
     let mut gone = results.get("a@x", 1).expect("it is there").clone();
     (gone.run, gone.seconds, gone.diverged) = ("gone@x".into(), 0.1, Some("apart".into()));
-    (1..=2).for_each(|seed| results.add(RunResult { seed, ..gone.clone() }));
+    (1..=2).for_each(|seed| results.add(Measurement { seed, ..gone.clone() }));
     Arc::new(results)
 }
 

@@ -7,8 +7,8 @@ use paceline_learn::rescale::Parts;
 use paceline_learn::vector::{add, add_scaled, norm_squared, scale};
 use paceline_learn::{Rescale, Vector};
 
-use super::{Average, ENCODING, Mine, Summing, Total, Worker};
-use crate::cluster::{Entry, Outcome, Standing, Sum, Tail, Ticket, View, WorkerId};
+use super::{Average, ENCODING, Mine, PendingSum, Total, Worker};
+use crate::cluster::{Entry, ExchangeResult, Standing, Sum, Tail, Ticket, View, WorkerId};
 use crate::codec::Payload;
 use crate::executor::{Interrupt, Result, Wanted};
 use crate::journal::Record;
@@ -78,9 +78,8 @@ impl Worker {
         let spans = ledger.advance_lanes(&counts);
         // What a round took is what the next one is expected to take.
         let base = self.lane_batch;
-        let appetites: Vec<_> =
-            counts.iter().map(|(who, count)| (*who, base.max(*count))).collect();
-        ledger.fill_lanes(&appetites);
+        let expected: Vec<_> = counts.iter().map(|(who, count)| (*who, base.max(*count))).collect();
+        ledger.fill_lanes(&expected);
         self.state.drawn -= sum.tails[self.rank()].samples;
         spans
     }
@@ -140,8 +139,8 @@ impl Worker {
         let (who, view, exchange) = (self.id, view.number, number);
         self.port.record(Record::Exchanged { who, view, exchange, entered, blocked, bytes });
         match outcome {
-            Outcome::Gathered(all) => Ok(all),
-            Outcome::Summed(_) => unreachable!("members enter the same kind of exchange"),
+            ExchangeResult::Gathered(all) => Ok(all),
+            ExchangeResult::Summed(_) => unreachable!("members enter the same kind of exchange"),
         }
     }
 
@@ -156,7 +155,7 @@ impl Worker {
         self.plan.codec.encode(vector, residual, &mut dice)
     }
 
-    fn enter(&mut self, payload: Payload, version: u64, number: f64) -> Summing {
+    fn enter(&mut self, payload: Payload, version: u64, number: f64) -> PendingSum {
         let (samples, round) = (self.state.samples, self.state.round);
         let mut compute = std::mem::take(&mut self.state.compute);
         if let Some(replay) = &self.plan.replay
@@ -183,7 +182,7 @@ impl Worker {
         if samples > 0 {
             self.port.record(Record::Entered { who, view, exchange, round, samples, compute });
         }
-        Summing {
+        PendingSum {
             ticket: self.port.exchange(self.view.clone(), exchange, entry),
             view: self.view.clone(),
             number: exchange,
@@ -194,7 +193,7 @@ impl Worker {
         }
     }
 
-    async fn outcome(&mut self, summing: &Summing) -> Result<Arc<Sum>> {
+    async fn outcome(&mut self, summing: &PendingSum) -> Result<Arc<Sum>> {
         let blocked = self.now();
         let outcome = self.wait_for(summing.ticket, &summing.view, summing.number).await?;
         self.port.record(Record::Exchanged {
@@ -205,7 +204,7 @@ impl Worker {
             blocked,
             bytes: summing.bytes,
         });
-        let Outcome::Summed(sum) = outcome else {
+        let ExchangeResult::Summed(sum) = outcome else {
             unreachable!("members enter the same kind of exchange")
         };
         self.heard = self.heard.max(sum.newest_view);
@@ -214,7 +213,7 @@ impl Worker {
         Ok(sum)
     }
 
-    async fn wait_for(&self, ticket: Ticket, view: &View, number: u64) -> Result<Outcome> {
+    async fn wait_for(&self, ticket: Ticket, view: &View, number: u64) -> Result<ExchangeResult> {
         let wanted = Wanted::Exchange { view: view.number, number };
         self.port
             .until(wanted, |inbox| {

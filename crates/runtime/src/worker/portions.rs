@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Summing, Worker};
-use crate::cluster::{Estate, Outcome, Sum, Tail};
+use super::{PendingSum, Worker};
+use crate::cluster::{ExchangeResult, SharedState, Sum, Tail};
 use crate::executor::{Interrupt, Result, Wanted};
-use crate::snapshot::{Own, Portion, Snapshot, Summed};
+use crate::snapshot::{FinishedSum, PrivateState, Snapshot, WorkerSnapshot};
 use crate::spans::Spans;
 
 impl Worker {
@@ -15,11 +15,11 @@ impl Worker {
         &mut self,
         snapshot: u64,
         done: Option<Spans>,
-        estate: Estate,
+        shared: SharedState,
     ) -> Result<()> {
         let summed = self.known_sum().await?;
         let state = &self.state;
-        let own = Own {
+        let own = PrivateState {
             residual: state.residual.clone(),
             summed,
             drawn: state.drawn,
@@ -30,11 +30,11 @@ impl Worker {
             exchanges: self.exchanges,
             lane_batch: self.lane_batch,
         };
-        self.port.save(Portion { snapshot, done, estate, own });
+        self.port.save(WorkerSnapshot { snapshot, done, shared, own });
         Ok(())
     }
 
-    async fn known_sum(&self) -> Result<Option<Summed>> {
+    async fn known_sum(&self) -> Result<Option<FinishedSum>> {
         let Some(summing) = &self.state.summing else { return Ok(None) };
         let wanted = Wanted::Exchange { view: summing.view.number, number: summing.number };
         let outcome = self
@@ -45,15 +45,15 @@ impl Worker {
                 known.map(Ok).or(lost.then_some(Err(Interrupt::ViewChanged)))
             })
             .await?;
-        let Outcome::Summed(sum) = outcome else {
+        let ExchangeResult::Summed(sum) = outcome else {
             unreachable!("members enter the same kind of exchange")
         };
         // Views and wishes are of this run; the next one has its own.
         let tails = sum.tails.iter().cloned();
         let tails = tails.map(|tail| Tail { view: 0, stop: false, save: false, ..tail }).collect();
         let sum = Arc::new(Sum::new(sum.gradient.sum.clone(), tails));
-        let Summing { number, bytes, samples, .. } = *summing;
-        Ok(Some(Summed { sum, number, bytes, dealt: summing.dealt.clone(), samples }))
+        let PendingSum { number, bytes, samples, .. } = *summing;
+        Ok(Some(FinishedSum { sum, number, bytes, dealt: summing.dealt.clone(), samples }))
     }
 
     /// Begins with what the snapshot holds for this worker: its own portion, if the members are the same;
@@ -70,12 +70,12 @@ impl Worker {
         let first = snapshot.portions.values().next().expect("a snapshot has portions");
         // Without a portion of its own a worker adopts the first one's, as newcomers do.
         let mine = snapshot.portions.values().nth(self.rank());
-        let Portion { estate, own, .. } = mine.unwrap_or(first);
+        let WorkerSnapshot { shared, own, .. } = mine.unwrap_or(first);
         // The newest checkpoint is known by its round: never fewer than there were.
-        self.state.round = if is_same { estate.round } else { snapshot.round() };
-        self.state.version = estate.version;
-        self.state.params = if is_same { estate.params.clone() } else { snapshot.params() };
-        self.state.optimizer = estate.optimizer.clone();
+        self.state.round = if is_same { shared.round } else { snapshot.round() };
+        self.state.version = shared.version;
+        self.state.params = if is_same { shared.params.clone() } else { snapshot.params() };
+        self.state.optimizer = shared.optimizer.clone();
         self.state.anchor = self.state.params.clone();
         if mine.is_some() {
             self.state.residual = own.residual.clone();
@@ -88,14 +88,14 @@ impl Worker {
     }
 
     /// What was under way goes on being so.
-    fn take_back(&mut self, own: &Own) {
+    fn take_back(&mut self, own: &PrivateState) {
         self.state.drawn = own.drawn;
         self.state.dealt = own.dealt.clone();
         self.state.samples = own.samples;
         self.state.loss_sum = own.loss_sum;
         self.state.compute = own.compute;
-        self.state.summing = own.summed.as_ref().map(|summed| Summing {
-            ticket: self.port.put_back(Outcome::Summed(summed.sum.clone())),
+        self.state.summing = own.summed.as_ref().map(|summed| PendingSum {
+            ticket: self.port.put_back(ExchangeResult::Summed(summed.sum.clone())),
             view: self.view.clone(),
             number: summed.number,
             entered: self.now(),

@@ -9,7 +9,7 @@ use crate::journal::Record;
 use crate::spans::Spans;
 
 /// How many base batches an open one is taken for before the first has ended.
-const FIRST_APPETITE: u64 = 4;
+const FIRST_EXPECTED_BATCHES: u64 = 4;
 
 impl Worker {
     /// A gradient at the replica over the samples of `share`; `None` when no sample is free.
@@ -48,9 +48,10 @@ impl Worker {
         let ledger = &mut self.state.agreed.ledger;
         if ledger.lane(self.id).is_none() {
             // Nobody knows yet how long a sum lasts; too much is better than to run dry.
-            let appetite = FIRST_APPETITE * samples;
-            let appetites: Vec<_> = self.view.members.iter().map(|who| (*who, appetite)).collect();
-            ledger.fill_lanes(&appetites);
+            let samples_expected = FIRST_EXPECTED_BATCHES * samples;
+            let expected: Vec<_> =
+                self.view.members.iter().map(|who| (*who, samples_expected)).collect();
+            ledger.fill_lanes(&expected);
         }
         let mut lane = ledger.lane(self.id).cloned().unwrap_or_default();
         lane.take(self.state.drawn);

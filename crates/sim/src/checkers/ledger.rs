@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Default)]
 pub struct LedgerCheck {
     total: u64,
-    manner: Manner,
+    coordination: Coordination,
     /// Together: what is in each worker's replica. Apart: what each worker applied.
     by_worker: BTreeMap<WorkerId, Account>,
     /// What every replica held when the run began, if it goes on from a checkpoint.
@@ -25,11 +25,11 @@ pub struct LedgerCheck {
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
-enum Manner {
+enum Coordination {
     #[default]
-    Apart,
-    Together,
-    Central,
+    Asynchronous,
+    Synchronous,
+    Centered,
 }
 
 #[derive(Clone, Default, PartialEq)]
@@ -58,10 +58,10 @@ impl Reader for LedgerCheck {
         match &line.record {
             Record::Began { samples_total, together, central, .. } => {
                 self.total = *samples_total;
-                self.manner = match (together, central) {
-                    (true, _) => Manner::Together,
-                    (_, true) => Manner::Central,
-                    _ => Manner::Apart,
+                self.coordination = match (together, central) {
+                    (true, _) => Coordination::Synchronous,
+                    (_, true) => Coordination::Centered,
+                    _ => Coordination::Asynchronous,
                 };
             }
             Record::Resumed { version, spans, .. } => {
@@ -70,26 +70,28 @@ impl Reader for LedgerCheck {
             }
             Record::Applied { who, version, spans, .. } => self.apply(*who, *version, spans),
             Record::Settled { who, adopted: Some(source), .. }
-                if self.manner == Manner::Together =>
+                if self.coordination == Coordination::Synchronous =>
             {
-                let estate = self.account_of(source);
-                self.by_worker.insert(*who, estate);
+                let shared = self.account_of(source);
+                self.by_worker.insert(*who, shared);
             }
             Record::Freed { who, spans } => {
                 self.void.insert(*who);
-                if let (Manner::Apart, Some(account)) = (self.manner, self.by_worker.get_mut(who)) {
+                if let (Coordination::Asynchronous, Some(account)) =
+                    (self.coordination, self.by_worker.get_mut(who))
+                {
                     let struck = account.spans.overlap(spans);
                     self.wasted += struck.len();
                     account.spans.subtract(&struck);
                 }
             }
             Record::StartedOver => self.start_over(),
-            Record::Restored { version, .. } if self.manner == Manner::Central => {
+            Record::Restored { version, .. } if self.coordination == Coordination::Centered => {
                 let kept = self.center.partition_point(|(applied, _)| applied <= version);
                 self.wasted += self.center.drain(kept..).map(|(_, spans)| spans.len()).sum::<u64>();
             }
             Record::View { members, .. } => self.members.clone_from(members),
-            Record::Over if self.manner == Manner::Together => {
+            Record::Over if self.coordination == Coordination::Synchronous => {
                 self.at_end = self.members.iter().map(|who| self.account_of(who)).collect();
             }
             _ => {}
@@ -108,10 +110,10 @@ impl LedgerCheck {
         let by_worker = self.by_worker.values().map(|account| account.spans.len());
         let center = self.center.iter().map(|(_, spans)| spans.len());
         let before = self.before.spans.len();
-        self.wasted += match self.manner {
-            Manner::Together => by_worker.max().unwrap_or(before) - before,
-            Manner::Apart => by_worker.sum(),
-            Manner::Central => center.sum::<u64>() - before,
+        self.wasted += match self.coordination {
+            Coordination::Synchronous => by_worker.max().unwrap_or(before) - before,
+            Coordination::Asynchronous => by_worker.sum(),
+            Coordination::Centered => center.sum::<u64>() - before,
         };
         self.by_worker.clear();
         self.center.truncate(usize::from(before > 0));
@@ -122,13 +124,13 @@ impl LedgerCheck {
             self.wasted += spans.len();
             return;
         }
-        match self.manner {
-            Manner::Central => self.center.push((version, spans.clone())),
-            Manner::Together => {
+        match self.coordination {
+            Coordination::Centered => self.center.push((version, spans.clone())),
+            Coordination::Synchronous => {
                 let before = &self.before;
                 self.by_worker.entry(who).or_insert_with(|| before.clone()).apply(spans);
             }
-            Manner::Apart => self.by_worker.entry(who).or_default().apply(spans),
+            Coordination::Asynchronous => self.by_worker.entry(who).or_default().apply(spans),
         }
     }
 
@@ -139,15 +141,15 @@ impl LedgerCheck {
 
     /// What came of it. A job that was stopped early owes nothing.
     pub fn tally(&self, stopped: bool) -> Tally {
-        let account = match self.manner {
-            Manner::Together => {
+        let account = match self.coordination {
+            Coordination::Synchronous => {
                 // All hold the same; if not, the worst account is the verdict.
                 let worst = self.at_end.iter().min_by_key(|account| account.spans.len());
                 // A run that was given up has no end: the most advanced tells how far it came.
                 let farthest = || self.by_worker.values().max_by_key(|account| account.spans.len());
                 worst.or_else(farthest).unwrap_or(&self.before).clone()
             }
-            Manner::Apart => {
+            Coordination::Asynchronous => {
                 let repeated = self.by_worker.values().map(|account| account.repeated).sum();
                 let accounts = self.by_worker.values().chain([&self.before]);
                 let mut intervals: Vec<(u64, u64)> =
@@ -158,7 +160,7 @@ impl LedgerCheck {
                 intervals.into_iter().for_each(|(from, to)| all.apply(&Spans::one(from, to)));
                 all
             }
-            Manner::Central => {
+            Coordination::Centered => {
                 let mut all = Account::default();
                 self.center.iter().for_each(|(_, spans)| all.apply(spans));
                 all

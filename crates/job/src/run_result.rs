@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// The result of a run. Field names are a promise: programs read them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct RunResult {
     pub strategy: String,
     pub seed: u64,
     pub workers: u32,
@@ -52,7 +52,7 @@ pub struct Outcome {
     pub journal_hash: String,
 }
 
-impl Outcome {
+impl RunResult {
     pub fn seconds(&self) -> f64 {
         self.virtual_seconds.or(self.real_seconds).unwrap_or(0.0)
     }

@@ -7,30 +7,30 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
-use paceline_runtime::cluster::Desk;
+use paceline_runtime::cluster::Workspace;
 use paceline_runtime::{Line, Record};
 
 use crate::pace::cores;
 use crate::task::Task;
 
-pub enum Judge {
+pub enum Evaluator {
     /// The run waits, and does not notice.
-    OnTheSpot(Bench),
+    Inline(Bench),
     /// The run goes on, and hears of it later.
-    Aside(Aside),
+    Background(Background),
 }
 
 /// Somebody who evaluates, and how many cores they may use.
 pub struct Bench {
     task: Task,
-    desks: Vec<Desk>,
+    workspaces: Vec<Workspace>,
     hands: usize,
 }
 
 /// A thread that evaluates what it is asked to, in that order.
-pub struct Aside {
+pub struct Background {
     bench: Bench,
-    asked: Sender<Question>,
+    asked: Sender<EvalRequest>,
     answers: Receiver<Line>,
     thread: JoinHandle<()>,
     waiting: usize,
@@ -39,7 +39,7 @@ pub struct Aside {
 }
 
 /// What was learned by then.
-pub struct Question {
+pub struct EvalRequest {
     pub at: Duration,
     pub samples: u64,
     pub params: Arc<Vector>,
@@ -52,17 +52,17 @@ const WAITING_MIN: usize = 4;
 /// How long a job that was stopped is evaluated before it is left at that.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Judge {
-    pub fn on_the_spot(task: Task, hands: usize) -> Judge {
-        Judge::OnTheSpot(Bench { task, desks: Vec::new(), hands })
+impl Evaluator {
+    pub fn on_the_spot(task: Task, hands: usize) -> Evaluator {
+        Evaluator::Inline(Bench { task, workspaces: Vec::new(), hands })
     }
 
-    pub fn aside(task: Task) -> Judge {
-        let (asked, questions) = mpsc::channel::<Question>();
+    pub fn aside(task: Task) -> Evaluator {
+        let (asked, questions) = mpsc::channel::<EvalRequest>();
         let (answer, answers) = mpsc::channel();
         // The workers have the cores; one is enough while they learn.
         let hands = Arc::new(AtomicUsize::new(1));
-        let bench = || Bench { task: task.clone(), desks: Vec::new(), hands: cores() };
+        let bench = || Bench { task: task.clone(), workspaces: Vec::new(), hands: cores() };
         let (mut own, may) = (bench(), hands.clone());
         let thread = std::thread::Builder::new().name("judge".into()).spawn(move || {
             for question in questions {
@@ -75,17 +75,24 @@ impl Judge {
             }
         });
         let thread = thread.expect("the system has a thread left");
-        Judge::Aside(Aside { bench: bench(), asked, answers, thread, waiting: 0, hands })
+        Evaluator::Background(Background {
+            bench: bench(),
+            asked,
+            answers,
+            thread,
+            waiting: 0,
+            hands,
+        })
     }
 
     /// Asks for an evaluation; gives what is known at once.
-    pub fn ask(&mut self, question: Question) -> Option<Line> {
+    pub fn ask(&mut self, question: EvalRequest) -> Option<Line> {
         match self {
-            Judge::OnTheSpot(bench) => {
+            Evaluator::Inline(bench) => {
                 let hands = bench.hands;
                 bench.judge(&question, || hands)
             }
-            Judge::Aside(aside) => {
+            Evaluator::Background(aside) => {
                 let bytes = size_of_val(question.params.as_slice());
                 let waiting_max = (BYTES_WAITING / bytes.max(1)).max(WAITING_MIN);
                 if aside.waiting < waiting_max && aside.asked.send(question).is_ok() {
@@ -98,7 +105,7 @@ impl Judge {
 
     /// What has been evaluated since.
     pub fn answered(&mut self) -> Vec<Line> {
-        let Judge::Aside(aside) = self else { return vec![] };
+        let Evaluator::Background(aside) = self else { return vec![] };
         let lines: Vec<Line> = aside.answers.try_iter().collect();
         aside.waiting -= lines.len();
         lines
@@ -106,10 +113,10 @@ impl Judge {
 
     /// The run is over, and all cores are free for what was asked for before; gives that, and who evaluates
     /// from now on. Whoever says so with `stop` does not want to wait for it.
-    pub fn finish(self, stop: impl Fn() -> bool) -> (Vec<Line>, Judge) {
-        let Aside { bench, asked, answers, thread, hands, .. } = match self {
-            Judge::OnTheSpot(bench) => return (vec![], Judge::OnTheSpot(bench)),
-            Judge::Aside(aside) => aside,
+    pub fn finish(self, stop: impl Fn() -> bool) -> (Vec<Line>, Evaluator) {
+        let Background { bench, asked, answers, thread, hands, .. } = match self {
+            Evaluator::Inline(bench) => return (vec![], Evaluator::Inline(bench)),
+            Evaluator::Background(aside) => aside,
         };
         drop(asked);
         let mut lines = Vec::new();
@@ -123,12 +130,12 @@ impl Judge {
         }
         // A panic of the model has been told of on the way.
         let _ = thread.join();
-        (lines, Judge::OnTheSpot(bench))
+        (lines, Evaluator::Inline(bench))
     }
 
     /// Asks for a last evaluation of a run that was stopped, which must not take long.
-    pub fn ask_briefly(&mut self, question: Question) -> Option<Line> {
-        let Judge::OnTheSpot(bench) = self else { return self.ask(question) };
+    pub fn ask_briefly(&mut self, question: EvalRequest) -> Option<Line> {
+        let Evaluator::Inline(bench) = self else { return self.ask(question) };
         let since = Instant::now();
         let hands = bench.hands;
         bench.judge(&question, || if since.elapsed() < PATIENCE { hands } else { 0 })
@@ -136,9 +143,9 @@ impl Judge {
 }
 
 impl Bench {
-    fn judge(&mut self, question: &Question, hands: impl Fn() -> usize) -> Option<Line> {
-        let Question { at, samples, params } = question;
-        let score = self.task.evaluate(params, &mut self.desks, hands)?;
+    fn judge(&mut self, question: &EvalRequest, hands: impl Fn() -> usize) -> Option<Line> {
+        let EvalRequest { at, samples, params } = question;
+        let score = self.task.evaluate(params, &mut self.workspaces, hands)?;
         let (loss, accuracy) = (score.loss(), score.accuracy());
         Some(Line { at: *at, record: Record::Scored { samples: *samples, loss, accuracy } })
     }

@@ -7,7 +7,7 @@ use paceline_runtime::{Line, Reader, Record, WorkerId};
 
 /// What a run came to, so far.
 #[derive(Default)]
-pub struct Account {
+pub struct RunTotals {
     pub end: Duration,
     /// When the coordinator declared the job over.
     pub over: Option<Duration>,
@@ -69,7 +69,7 @@ struct Wait {
     ended: Duration,
 }
 
-impl Reader for Account {
+impl Reader for RunTotals {
     fn read(&mut self, line: &Line) {
         self.end = self.end.max(line.at);
         match &line.record {
@@ -136,7 +136,7 @@ impl Reader for Account {
     }
 }
 
-impl Account {
+impl RunTotals {
     fn view(&mut self, at: Duration, members: &[WorkerId]) {
         for (who, life) in &mut self.workers {
             if members.binary_search(who).is_err() {

@@ -8,23 +8,23 @@ use paceline_sim::Scenario;
 use serde::Serialize;
 
 use crate::job::Prepared;
-use crate::outcome::{Failure, Outcome};
 use crate::pace;
+use crate::run_result::{Failure, RunResult};
 use crate::simulate::simulate;
-use crate::threads::{ThreadSetting, train};
+use crate::threads::{ThreadOptions, train};
 
 /// How far the simulator's time may be off.
 pub const TOLERANCE: f64 = 0.1;
 
 /// Seconds per epoch of one strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Agreement {
+pub struct TimingCheck {
     pub strategy: String,
     pub threads: f64,
     pub simulated: f64,
 }
 
-impl Agreement {
+impl TimingCheck {
     /// By how much of the real time the simulated one is longer.
     pub fn difference(&self) -> f64 {
         self.simulated / self.threads - 1.0
@@ -41,28 +41,28 @@ const REPEATS: usize = 5;
 /// Trains on threads and in the scenario that describes them.
 pub fn agreement(
     prepared: &Prepared,
-    setting: ThreadSetting,
+    setting: ThreadOptions,
     scenario: &Scenario,
-) -> Result<Agreement, Failure> {
+) -> Result<TimingCheck, Failure> {
     let mut fastest = Duration::MAX;
     for _ in 0..REPEATS {
         let mut watch = Watch::default();
         let trained = train(prepared, setting.clone(), Arc::default(), vec![&mut watch])?;
-        whole(&trained.outcome)?;
+        whole(&trained.result)?;
         fastest = fastest.min(watch.over);
     }
     let simulated = simulate(prepared, scenario, pace::cores(), vec![])?;
-    whole(&simulated.outcome)?;
+    whole(&simulated.result)?;
     let epochs = prepared.plan.samples_total as f64 / prepared.plan.samples_per_epoch as f64;
-    Ok(Agreement {
+    Ok(TimingCheck {
         strategy: prepared.name.clone(),
         threads: fastest.as_secs_f64() / epochs,
-        simulated: simulated.outcome.seconds() / epochs,
+        simulated: simulated.result.seconds() / epochs,
     })
 }
 
 /// A run that was given up has no time to be compared.
-fn whole(outcome: &Outcome) -> Result<(), Failure> {
+fn whole(outcome: &RunResult) -> Result<(), Failure> {
     match &outcome.diverged {
         Some(sentence) => {
             Err(Failure::Failed(format!("{} diverged: {sentence}", outcome.strategy)))
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_tenth_too_long_or_too_short_is_still_within() {
-        let of = |simulated| Agreement { strategy: String::new(), threads: 2.0, simulated };
+        let of = |simulated| TimingCheck { strategy: String::new(), threads: 2.0, simulated };
 
         assert!(of(1.81).is_within() && of(2.19).is_within());
         assert!(!of(1.79).is_within() && !of(2.21).is_within() && !of(f64::NAN).is_within());

@@ -6,7 +6,7 @@ use paceline_runtime::{Line, Reader, Record, WorkerId};
 
 /// Needs a journal with fingerprints.
 #[derive(Default)]
-pub struct Agreement {
+pub struct ReplicasAgree {
     together: bool,
     rounds: BTreeMap<u64, (u64, BTreeSet<WorkerId>)>,
     members: Vec<WorkerId>,
@@ -16,7 +16,7 @@ pub struct Agreement {
     pub violations: Vec<String>,
 }
 
-impl Reader for Agreement {
+impl Reader for ReplicasAgree {
     fn read(&mut self, line: &Line) {
         match &line.record {
             Record::Began { together, .. } => self.together = *together,
@@ -37,7 +37,7 @@ impl Reader for Agreement {
     }
 }
 
-impl Agreement {
+impl ReplicasAgree {
     fn commit(&mut self, who: WorkerId, round: u64, print: u64) {
         // Who is leaving may end a round that the others, who lost another member, do again.
         if !self.members.contains(&who) {
