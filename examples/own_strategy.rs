@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use paceline::{Coordination, Gradient, Recipe, Result, Share, Strategy, Worker};
+use paceline::{Coordination, Gradient, Interrupt, Recipe, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ struct Hybrid {
 }
 
 impl Strategy for Hybrid {
-    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+    async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         let shares = vec![self.batch; worker.view.members.len()];
         if !self.has_halved() {
             let mine = worker.gradient(Share::ByRank(shares)).await;

@@ -40,8 +40,8 @@ pub use paceline_learn::{
     Shape, Table, Vector,
 };
 pub use paceline_runtime::{
-    AnyStrategy, Average, Call, Coordination, Interrupt, Letter, Line, Mine, Reader, Record,
-    Result, Server, Share, Strategy, Total, View, Worker, WorkerId,
+    AnyStrategy, Average, Call, Coordination, Interrupt, Line, Message, Mine, Reader, Record,
+    Server, Share, Strategy, Total, View, Worker, WorkerId,
 };
 pub use paceline_sim::Scenario;
 

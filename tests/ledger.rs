@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::runtime::cluster::{Action, Cluster, Event, Lease};
-use paceline::runtime::{Executor, Spans, WorkerId, train};
-use paceline::sim::checkers::{LedgerCheck, Tally};
+use paceline::runtime::coordination::{Lease, Order};
+use paceline::runtime::edge::{Action, Cluster, Event, News, Output};
+use paceline::runtime::{Executor, SampleTally, Spans, Tally, WorkerId, train};
 use paceline::sim::{SimCluster, SimConfig};
-use paceline::{Job, Line, Reader, Record, Scenario, recipes};
+use paceline::{Job, Line, Record, Scenario, recipes};
 
 /// Deals one range a second time, in place of the one that was due.
 struct DealsTwice {
@@ -27,7 +27,9 @@ impl Cluster for DealsTwice {
 
     fn next(&mut self) -> Option<Event> {
         let mut event = self.cluster.next()?;
-        if let Event::Leased { lease: Lease::Yours { spans, .. }, .. } = &mut event {
+        if let Event::For { news: News::Told(order), .. } = &mut event
+            && let Order::Lease { lease: Lease::Yours { spans, .. }, .. } = order
+        {
             self.leases += 1;
             if self.leases == 7 {
                 *spans = self.last.clone();
@@ -39,6 +41,10 @@ impl Cluster for DealsTwice {
 
     fn is_over(&self) -> bool {
         self.cluster.is_over()
+    }
+
+    fn emit(&mut self, output: Output) {
+        self.cluster.emit(output);
     }
 }
 
@@ -57,8 +63,9 @@ fn tally(broken: bool) -> Tally {
     };
     let cluster = SimCluster::new(Scenario::default(), setting);
     let leases = if broken { 0 } else { 1_000_000 };
+    let outputs = cluster.outputs();
     let cluster = DealsTwice { cluster, leases, last: Spans::new() };
-    let mut check = LedgerCheck::default();
+    let mut check = SampleTally::default();
     let record = Record::Began {
         version: 1,
         strategy: prepared.name.clone(),
@@ -76,13 +83,15 @@ fn tally(broken: bool) -> Tally {
     let start = |port| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(train(plan.clone(), port, prepared.strategy()))
     };
-    let ended = Executor::new(Box::new(cluster)).run(&mut { start }, &mut |line| {
-        check.read(line);
-        std::ops::ControlFlow::Continue(())
-    });
+    let ended = Executor::new(Box::new(cluster)).run(&mut { start });
+    for output in outputs.borrow_mut().drain(..) {
+        if let Output::Line(line) = output {
+            check.read(&line);
+        }
+    }
     // A range that nobody ever applies is waited for by all; that too is seen.
     assert_eq!(ended.is_err(), broken);
-    check.tally(false)
+    check.verdict(false)
 }
 
 #[test]
@@ -93,7 +102,7 @@ fn a_ledger_that_deals_twice_shows_as_lost_and_repeated() {
 
 #[test]
 fn a_range_applied_after_its_worker_was_given_up_is_wasted_not_repeated() {
-    let mut check = LedgerCheck::default();
+    let mut check = SampleTally::default();
     let who = WorkerId(0);
     let applied = |who, from, to| Record::Applied {
         who,
@@ -102,6 +111,7 @@ fn a_range_applied_after_its_worker_was_given_up_is_wasted_not_repeated() {
         loss_sum: 0.0,
         staleness: 0,
         rate: 0.1,
+        round: None,
     };
     let lines = [
         applied(who, 0, 4),
@@ -113,6 +123,6 @@ fn a_range_applied_after_its_worker_was_given_up_is_wasted_not_repeated() {
     for record in lines {
         check.read(&Line { at: Duration::ZERO, record });
     }
-    let tally = check.tally(true);
+    let tally = check.verdict(true);
     assert_eq!((tally.done, tally.repeated, check.wasted()), (12, 0, 8));
 }

@@ -1,10 +1,9 @@
 //! Equal replicas are one vector: a thousand simulated workers in step cost the memory of one.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use paceline::runtime::cluster::Shelf;
+use paceline::runtime::wire::Shelf;
 use paceline::runtime::{Executor, train};
 use paceline::sim::scenario::RingModel;
 use paceline::sim::{SimCluster, SimConfig};
@@ -39,9 +38,7 @@ fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
     let cluster = SimCluster::new(scenario, setting);
     let shelves = cluster.shelves();
     let ended = Executor::new(Box::new(cluster))
-        .run(&mut |port| Box::pin(train(plan.clone(), port, prepared.strategy())), &mut |_| {
-            ControlFlow::Continue(())
-        });
+        .run(&mut |port| Box::pin(train(plan.clone(), port, prepared.strategy())));
     assert_eq!(ended, Ok(()));
     let shelves = shelves.lock().expect("nobody panics");
     let values: Vec<_> =

@@ -6,7 +6,7 @@ use paceline::job::threads::{ThreadOptions, train};
 use paceline::learn::net::{charlm, cnn, mlp, resnet};
 use paceline::learn::{Extent, Images, Net, patterns, vector};
 use paceline::runtime::Spans;
-use paceline::runtime::cluster::Workspace;
+use paceline::runtime::edge::Workspace;
 use paceline::sim::scenario::RingModel;
 use paceline::{Dataset, Job, Model, Prepared, Scenario, Task, recipes, simulate};
 

@@ -328,10 +328,10 @@ fn a_recorded_journal_can_be_read_again() {
     let recorded = outcome("simulate --epochs 1 --json --journal run.jsonl");
 
     let lines = paceline::job::journal_file::read(room().join("run.jsonl"));
-    let mut account = paceline::job::totals::RunTotals::default();
+    let mut account = paceline::job::run::totals::RunTotals::default();
     for line in lines {
         paceline::Reader::read(&mut account, &line.expect("every line can be read"));
     }
-    assert_eq!(recorded["samples"], account.samples);
+    assert_eq!(recorded["samples"], account.samples());
     assert_eq!(recorded["bytes_sent"], account.bytes_sent);
 }

@@ -28,7 +28,7 @@ const BASE: f64 = FLOOR as f64 * SAMPLE;
 
 #[test]
 fn open_batches_start_and_grow_as_these_tests_say() {
-    let strategy = prepare(&abs(1), &cluster(&[1.0; 4]), &points(400, 1)).strategy().save();
+    let strategy = prepare(&abs(1), &cluster(&[1.0; 4]), &points(400, 1)).strategy().save().json;
 
     assert_eq!(strategy["batches"]["batch"], FLOOR);
     assert_eq!(strategy["batch_growth"], FLOOR);

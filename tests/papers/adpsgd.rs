@@ -2,7 +2,7 @@
 //! proportion to the learning rate.
 
 use paceline::learn::Rule;
-use paceline::runtime::cluster::{HEADER_BYTES, TAIL_BYTES};
+use paceline::runtime::wire::{HEADER_BYTES, TAIL_BYTES};
 use paceline::strategies::parts::{Adaptive, Period};
 use paceline::{Choices, Job, Optimizer, Record, Shape, StrategyKind, Task};
 

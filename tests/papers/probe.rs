@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use paceline::{AnyStrategy, Coordination, Dice, Result, Server, Worker};
+use paceline::runtime::Memory;
+use paceline::{AnyStrategy, Coordination, Dice, Interrupt, Server, Worker};
 
 pub struct Probe {
     pub inner: Box<dyn AnyStrategy>,
@@ -19,7 +20,7 @@ pub enum Start {
     Scattered,
 }
 
-type Round<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+type Round<'a> = Pin<Box<dyn Future<Output = Result<(), Interrupt>> + 'a>>;
 
 impl AnyStrategy for Probe {
     fn round<'a>(&'a mut self, worker: &'a mut Worker) -> Round<'a> {
@@ -61,11 +62,15 @@ impl AnyStrategy for Probe {
         Box::new(Probe { inner: self.inner.copy(), start: self.start })
     }
 
-    fn save(&self) -> serde_json::Value {
+    fn lane_batch(&self) -> u64 {
+        self.inner.lane_batch()
+    }
+
+    fn save(&self) -> Memory {
         self.inner.save()
     }
 
-    fn load(&mut self, memory: serde_json::Value) -> serde_json::Result<()> {
+    fn load(&mut self, memory: Memory) -> serde_json::Result<()> {
         self.inner.load(memory)
     }
 }

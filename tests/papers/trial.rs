@@ -182,7 +182,7 @@ impl Run {
 
     pub fn notes(&self, by: u32, wanted: &str) -> Vec<f64> {
         self.collect(|_, record| match record {
-            Record::Note { who, name, value } if who.0 == by && name == wanted => Some(*value),
+            Record::Note { who, name, value, .. } if who.0 == by && name == wanted => Some(*value),
             _ => None,
         })
     }

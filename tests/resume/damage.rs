@@ -59,7 +59,9 @@ fn every_cut_and_every_flipped_byte_of_a_manifest_is_noticed() {
             if let Ok((manifest, _)) = load_params(&newer) {
                 // A field of the envelope may be read as another unknown one, but never as wrong content.
                 fs::write(&path, &whole).expect("it can be put back");
-                assert_eq!(manifest, load_params(&newer).expect("it is whole").0, "byte {at}");
+                let whole = load_params(&newer).expect("it is whole").0;
+                let json = |manifest| serde_json::to_value(manifest).expect("it is plain data");
+                assert_eq!(json(manifest), json(whole), "byte {at}");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Everybody who reads along while a job runs: the account, the report, the bar and the files.
 
-use paceline_job::totals::RunTotals;
+use paceline_job::run::totals::RunTotals;
 use paceline_runtime::{Line, Reader};
 use paceline_watch::Report;
 

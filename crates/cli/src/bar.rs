@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use paceline_job::totals::RunTotals;
+use paceline_job::run::totals::RunTotals;
 use paceline_runtime::WorkerId;
 use paceline_watch::table::{count, duration};
 
@@ -63,7 +63,7 @@ impl Bar {
             return;
         }
         if self.bar.is_hidden() {
-            let epoch = account.samples / account.samples_per_epoch.max(1);
+            let epoch = account.samples() / account.tally.samples_per_epoch.max(1);
             if epoch > self.said.epoch && self.said.when.elapsed() >= PATIENCE {
                 say(&message(account, &self.mark, self.time, &LONG));
                 self.said = Said { epoch, when: Instant::now() };
@@ -71,7 +71,7 @@ impl Bar {
             }
             return;
         }
-        self.bar.set_position(account.samples);
+        self.bar.set_position(account.samples());
         let mut message = message(account, &self.mark, self.time, &SHORT);
         if self.time.is_empty() {
             message += &format!(" ({})", duration(self.bar.elapsed().as_secs() as f64));
@@ -90,7 +90,7 @@ impl Bar {
 impl Mark {
     fn of(account: &RunTotals) -> Mark {
         let waited_for = account.waited_for.iter().map(|(who, time)| (*who, *time)).collect();
-        Mark { at: account.end, samples: account.samples, waited_for, made: Some(Instant::now()) }
+        Mark { at: account.end, samples: account.samples(), waited_for, made: Some(Instant::now()) }
     }
 }
 
@@ -109,9 +109,9 @@ const SHORT: Words = Words { accuracy: ("", " right"), pace: "/s", slowest: "wai
 
 /// "epoch 3.4/20, loss 0.210, accuracy 95.1 %, 5,432 samples/s, 4 members, 41 % waiting for worker 3"
 fn message(account: &RunTotals, mark: &Mark, time: &str, words: &Words) -> String {
-    let per_epoch = account.samples_per_epoch.max(1) as f64;
+    let per_epoch = account.tally.samples_per_epoch.max(1) as f64;
     let (done, all) =
-        (account.samples as f64 / per_epoch, account.samples_total as f64 / per_epoch);
+        (account.samples() as f64 / per_epoch, account.tally.samples_total as f64 / per_epoch);
     let mut parts = vec![format!("epoch {done:.1}/{}", (100.0 * all).round() / 100.0)];
     if let Some(loss) = account.curve.last() {
         parts.push(format!("loss {loss:.3}"));
@@ -121,8 +121,8 @@ fn message(account: &RunTotals, mark: &Mark, time: &str, words: &Words) -> Strin
         parts.push(format!("{before}{:.1} %{after}", 100.0 * score.accuracy));
     }
     let seconds = account.end.saturating_sub(mark.at).as_secs_f64();
-    if seconds > 0.0 && account.samples > mark.samples {
-        let pace = (account.samples - mark.samples) as f64 / seconds;
+    if seconds > 0.0 && account.samples() > mark.samples {
+        let pace = (account.samples() - mark.samples) as f64 / seconds;
         parts.push(format!("{}{}", count(pace as u64), words.pace));
     }
     parts.push(some(account.members.len(), "member"));
@@ -168,15 +168,23 @@ fn styled(len: u64, is_wanted: bool, template: &str) -> ProgressBar {
 
 #[cfg(test)]
 mod tests {
-    use paceline_job::totals::Score;
+    use paceline_job::run::totals::Score;
+    use paceline_runtime::{Line, Record, Spans};
 
     use super::*;
+
+    fn apply(account: &mut RunTotals, samples: u64) {
+        let (round, version, loss_first, loss_last) = (0, 0, None, None);
+        let spans = Spans::one(0, samples);
+        let record = Record::Resumed { round, version, spans, loss_first, loss_last };
+        account.tally.read(&Line { at: Duration::ZERO, record });
+    }
 
     fn account() -> RunTotals {
         let mut account = RunTotals::default();
         account.end = Duration::from_secs(10);
-        (account.samples_per_epoch, account.samples_total) = (100, 1000);
-        account.samples = 340;
+        (account.tally.samples_per_epoch, account.tally.samples_total) = (100, 1000);
+        apply(&mut account, 340);
         account.members = vec![WorkerId(0), WorkerId(1), WorkerId(2)];
         account.waited_for.insert(WorkerId(2), Duration::from_secs(5));
         account
@@ -193,8 +201,8 @@ mod tests {
     #[test]
     fn all_that_matters_fits_on_80_columns() {
         let mut account = account();
-        (account.samples_per_epoch, account.samples_total) = (60_000, 1_200_000);
-        account.samples = 804_000;
+        (account.tally.samples_per_epoch, account.tally.samples_total) = (60_000, 1_200_000);
+        apply(&mut account, 804_000);
         account.members = (0..16).map(WorkerId).collect();
         account.waited_for = [(WorkerId(15), Duration::from_secs(12))].into();
         account.curve.points.push((Duration::from_secs(9), 0.21));

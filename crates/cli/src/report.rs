@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use paceline_job::journal_file;
-use paceline_job::totals::RunTotals;
+use paceline_job::run::totals::RunTotals;
 use paceline_runtime::{Line, Reader, Record};
 use paceline_watch::table::count;
 use paceline_watch::{Facts, Report as Page};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use paceline_job::totals::RunTotals;
+use paceline_job::run::totals::RunTotals;
 use paceline_job::{Failure, Job, Prepared, RunResult, Target};
 use paceline_runtime::WorkerId;
 use paceline_watch::table::{bytes, count, duration, number};
@@ -179,12 +179,12 @@ fn numbers(prepared: &Prepared, outcome: &RunResult) -> Vec<(&'static str, Strin
 pub fn journal_numbers(account: &RunTotals, report: &Report) -> Vec<(&'static str, String)> {
     let thinned = report.keeping_one_in() > 1;
     let (about, samples) =
-        if thinned { ("about ", report.curves.samples()) } else { ("", account.samples) };
-    let epochs = samples as f64 / account.samples_per_epoch.max(1) as f64;
+        if thinned { ("about ", report.curves.samples()) } else { ("", account.samples()) };
+    let epochs = samples as f64 / account.tally.samples_per_epoch.max(1) as f64;
     let end = account.over.unwrap_or(account.end).as_secs_f64();
     let mut rows = vec![("time", duration(end))];
     // Rounds of workers on their own are counted one by one, and some were left out.
-    if account.together || !thinned {
+    if account.tally.is_synchronous() || !thinned {
         rows.push(("rounds", count(account.rounds())));
     }
     let last = report.curves.loss().last().map_or(f64::NAN, |point| point.value);

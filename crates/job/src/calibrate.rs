@@ -7,7 +7,7 @@ mod timing_check;
 
 use std::time::Duration;
 
-use paceline_runtime::cluster::{HEADER_BYTES, TAIL_BYTES};
+use paceline_runtime::wire::{HEADER_BYTES, TAIL_BYTES};
 use paceline_sim::Scenario;
 use paceline_sim::scenario::{Network, Pace};
 use serde::Serialize;

@@ -8,6 +8,7 @@ mod files;
 mod folder;
 mod resume;
 mod state;
+mod version_1;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -64,7 +65,7 @@ impl Checkpoints {
 }
 
 /// What a checkpoint is of, and how far it came.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manifest {
     pub job: Job,
     /// The strategy's name, also where the job spells one out.

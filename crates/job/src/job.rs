@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_learn::{Optimizer, Path, Rescale, Schedule, Shape};
-use paceline_runtime::cluster::Compute;
 use paceline_runtime::codec::Codec;
+use paceline_runtime::edge::Compute;
 use paceline_runtime::{AnyStrategy, Plan, Replay};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,7 @@ use crate::choices::{Choices, kind};
 use crate::models;
 use crate::recipes::{Make, Recipe, find};
 use crate::retime::Training;
+use crate::run_result::Losses;
 use crate::task::Task;
 
 /// A job, as a file or flags say it. What is left out has a default.
@@ -103,6 +104,8 @@ pub struct Prepared {
     pub target: Option<Target>,
     /// Whether the run ends as soon as the target is reached.
     pub ends_at_target: bool,
+    /// The losses before the job was resumed.
+    pub(crate) losses: Losses,
     /// What is learned, if a run has learned it before.
     pub(crate) training: Option<Arc<Training>>,
     make: Make,
@@ -162,6 +165,7 @@ impl Job {
             plan,
             target,
             ends_at_target: false,
+            losses: Losses::default(),
             training: None,
             make,
         })

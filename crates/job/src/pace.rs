@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use paceline_runtime::Spans;
-use paceline_runtime::cluster::Workspace;
+use paceline_runtime::edge::Workspace;
 
 use crate::job::Prepared;
 

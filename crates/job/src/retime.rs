@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paceline_learn::Gradient;
-use paceline_runtime::cluster::Compute;
-use paceline_runtime::{Line, Reader, Record, Replay, Spans, WorkerId};
+use paceline_runtime::edge::Compute;
+use paceline_runtime::{Line, Reader, Record, Replay, Spans};
 
 /// What a run learned, free of time: losses by sample, scores, and what its strategy measured.
 #[derive(Clone, Debug, Default)]
@@ -17,8 +17,6 @@ pub struct Training {
     scores: BTreeMap<u64, (f64, f64)>,
     /// The variance of the replicas, by round.
     variances: BTreeMap<u64, f64>,
-    /// The last round that each worker has finished.
-    rounds: BTreeMap<WorkerId, u64>,
 }
 
 impl Reader for Training {
@@ -33,10 +31,8 @@ impl Reader for Training {
             Record::Scored { samples, loss, accuracy } => {
                 self.scores.insert(*samples, (*loss, *accuracy));
             }
-            Record::Committed { who, round, .. } => drop(self.rounds.insert(*who, *round)),
-            Record::Note { who, name, value } if name == "variance" => {
-                let round = self.rounds.get(who).copied().unwrap_or(0);
-                self.variances.insert(round, *value);
+            Record::Note { name, value, round: Some(round), .. } if name == "variance" => {
+                self.variances.insert(*round, *value);
             }
             _ => {}
         }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use paceline_runtime::Tally;
 use paceline_runtime::journal::number;
-use paceline_sim::checkers::Tally;
 use serde::{Deserialize, Serialize};
 
 /// The result of a run. Field names are a promise: programs read them.
@@ -60,6 +60,13 @@ impl RunResult {
     pub fn utilization_mean(&self) -> f64 {
         self.utilization.iter().sum::<f64>() / self.utilization.len().max(1) as f64
     }
+}
+
+/// The training loss at the beginning of a job and at some later time, as far as they are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Losses {
+    pub first: Option<f64>,
+    pub last: Option<f64>,
 }
 
 /// Why there is no outcome.

@@ -4,23 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use paceline_learn::Vector;
-use paceline_runtime::{Coordination, Executor, Halt, Reader, train};
-use paceline_sim::{Scenario, SimCluster, SimConfig};
+use paceline_runtime::{Coordination, Executor, Reader, Turn, train};
+use paceline_sim::{Outputs, Scenario, SimCluster, SimConfig};
 
-use crate::evaluator::Evaluator;
 use crate::job::Prepared;
-use crate::observe::Observer;
+use crate::run::evaluator::Evaluator;
+use crate::run::observer::Observer;
+use crate::run::{Next, Running, Watch};
 use crate::run_result::{Failure, RunResult};
 
-/// A run's outcome, and the parameters it ended with.
+/// The result of a simulated run, and the parameters it ended with.
 pub struct Simulated {
     pub result: RunResult,
     pub params: Option<Arc<Vector>>,
-    /// Everything that crossed the simulated wires.
+    /// All bytes that crossed the simulated network.
     pub bytes_on_wires: u64,
 }
 
-/// Simulates the job. The result does not depend on `threads`, only the time it takes does.
+/// Simulates the job. The result does not depend on `threads`; only the time it takes does.
 pub fn simulate(
     prepared: &Prepared,
     scenario: &Scenario,
@@ -28,34 +29,79 @@ pub fn simulate(
     readers: Vec<&mut dyn Reader>,
 ) -> Result<Simulated, Failure> {
     scenario.check().map_err(Failure::Usage)?;
-    let (plan, coordination) =
-        (Arc::new(prepared.plan.clone()), prepared.strategy().coordination());
+    let coordination = prepared.strategy().coordination();
     let cluster = SimCluster::new(
         scenario.clone(),
         SimConfig {
-            seed: plan.seed,
+            seed: prepared.plan.seed,
             compute: prepared.compute(),
             threads,
-            samples_total: plan.samples_total,
-            samples_per_epoch: plan.samples_per_epoch,
+            samples_total: prepared.plan.samples_total,
+            samples_per_epoch: prepared.plan.samples_per_epoch,
             center_applies: coordination == Coordination::Centered { applies_samples: true },
         },
     );
     let (shelves, wires) = (cluster.shelves(), cluster.bytes_on_wires());
-    let judge = Evaluator::on_the_spot(prepared.task.clone(), threads.max(1));
-    let mut observer = Observer::new(prepared, (coordination, judge), shelves, readers);
-    let mut executor = Executor::new(Box::new(cluster));
-    let ended = executor
-        .run(&mut |port| Box::pin(train(plan.clone(), port, prepared.strategy())), &mut |line| {
-            observer.observe(line)
-        });
-    match ended {
-        Ok(()) | Err(Halt::BrokenOff) => {}
-        Err(Halt::Stuck(stuck)) => return Err(Failure::Failed(stuck.to_string())),
-    }
+    let evaluator = Evaluator::inline(prepared.task.clone(), threads.max(1));
+    let observer =
+        Observer::new(prepared, (coordination, evaluator), Arc::clone(&shelves), readers);
+    let mut run = SimRun::new(prepared, cluster);
+    let mut watch = Watch { observer, shelves, writer: None, save_requests: None, stopped: false };
+    watch.until_ended(&mut run, &AtomicBool::new(false))?;
     // Workers behind a cut may live on for a while; the job ends when the coordinator says so.
-    let seconds = observer.account.over.unwrap_or_else(|| executor.now()).as_secs_f64();
-    let (mut result, params) = observer.conclude(prepared, false, &AtomicBool::new(false));
-    result.virtual_seconds = Some(seconds);
+    let end = watch.observer.totals.over.unwrap_or_else(|| run.executor.now());
+    let (mut result, params) = watch.observer.conclude(prepared, false, &AtomicBool::new(false));
+    result.virtual_seconds = Some(end.as_secs_f64());
     Ok(Simulated { result, params, bytes_on_wires: wires.get() })
+}
+
+/// A run in virtual time: it happens while it is watched.
+struct SimRun<'a> {
+    prepared: &'a Prepared,
+    plan: Arc<paceline_runtime::Plan>,
+    executor: Executor,
+    outputs: Outputs,
+    is_over: bool,
+}
+
+impl<'a> SimRun<'a> {
+    fn new(prepared: &'a Prepared, cluster: SimCluster) -> SimRun<'a> {
+        let outputs = cluster.outputs();
+        let executor = Executor::new(Box::new(cluster));
+        SimRun {
+            prepared,
+            plan: Arc::new(prepared.plan.clone()),
+            executor,
+            outputs,
+            is_over: false,
+        }
+    }
+}
+
+impl Running for SimRun<'_> {
+    fn next(&mut self) -> Result<Next, Failure> {
+        loop {
+            if let Some(output) = self.outputs.borrow_mut().pop_front() {
+                return Ok(Next::Output(output));
+            }
+            if self.is_over {
+                return Ok(Next::Ended);
+            }
+            let (plan, prepared) = (&self.plan, self.prepared);
+            let mut start = |port| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
+                Box::pin(train(plan.clone(), port, prepared.strategy()))
+            };
+            let turn = self.executor.turn(&mut start);
+            let turn = turn.map_err(|stuck| Failure::Failed(stuck.to_string()))?;
+            self.is_over = turn == Turn::Over;
+        }
+    }
+
+    /// A simulated run need not end in good order: it is simply broken off.
+    fn stop(&mut self) {
+        self.is_over = true;
+        self.outputs.borrow_mut().clear();
+    }
+
+    fn save(&mut self) {}
 }

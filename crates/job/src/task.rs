@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 
 use paceline_learn::{Dataset, Gradient, Model, Order, Score};
-use paceline_runtime::cluster::{Compute, Workspace};
+use paceline_runtime::edge::{Compute, Workspace};
 use rayon::prelude::*;
 
 use crate::data::Sets;

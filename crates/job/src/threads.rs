@@ -1,48 +1,47 @@
 //! Runs a job on real threads of this process.
 
-use std::num::NonZero;
-use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
-use paceline_net::{News, ThreadConfig, ThreadHub};
-use paceline_runtime::cluster::Shelves;
+use paceline_net::{ThreadConfig, ThreadHub};
+use paceline_runtime::edge::Output;
 use paceline_runtime::{
-    Coordination, Executor, Halt, Reader, Saves, Snapshot, WorkerId, train as live,
+    Coordination, Executor, Reader, SavePlan, Snapshot, WorkerId, train as run_worker,
 };
 
 use crate::checkpoint::{Saved, Saving, Writer};
-use crate::evaluator::Evaluator;
 use crate::job::Prepared;
-use crate::observe::Observer;
 use crate::pace;
+use crate::run::evaluator::Evaluator;
+use crate::run::observer::Observer;
+use crate::run::{Next, Running, SaveRequests, Watch};
 use crate::run_result::{Failure, RunResult};
 
-/// How the threads are to behave.
+/// Options of a run on threads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThreadOptions {
-    /// Emulated speeds of the workers, repeated if there are more of them; 4 is four times as fast
-    /// as 1. Empty: everyone as fast as it can.
+    /// Emulated speeds of the workers, repeated if there are more workers; 4 is four times as fast
+    /// as 1. Empty: every worker runs at full speed.
     pub speeds: Vec<f64>,
-    /// The time per sample of the fastest, if speeds are emulated; left out, it is measured.
+    /// The time per sample of the fastest worker, if speeds are emulated; measured if omitted.
     pub pace: Option<Duration>,
 }
 
-/// A run's outcome, and the parameters it ended with.
+/// The result of a run, and the parameters it ended with.
 pub struct Trained {
     pub result: RunResult,
     pub params: Option<Arc<Vector>>,
-    /// What came of its checkpoints; `None` if it made none.
+    /// Its checkpoints; `None` if it made none.
     pub saved: Option<Saved>,
 }
 
 const WORKERS_MAX: u32 = 1024;
 
-/// Trains on threads. When `stop` is set, all finish their round and the job ends there.
+/// Trains on threads. When `stop` is set, all workers finish their round and the job ends there.
 pub fn train(
     prepared: &Prepared,
     setting: ThreadOptions,
@@ -52,7 +51,7 @@ pub fn train(
     train_saving(prepared, setting, stop, None, readers)
 }
 
-/// As [`train`], with checkpoints: from time to time, when the job is stopped, and at its end.
+/// As [`train`], with checkpoints: periodically, when the job is stopped, and at its end.
 pub fn train_saving(
     prepared: &Prepared,
     setting: ThreadOptions,
@@ -72,12 +71,12 @@ pub fn train_saving(
     let writer = saving.map(|saving| Writer::start(saving, &prepared, &setting.speeds));
     let writer = writer.transpose().map_err(Failure::Usage)?;
     let every_rounds = saving.and_then(|saving| saving.checkpoints.rounds);
-    prepared.plan.saves = saving.map(|_| Saves { every_rounds });
+    prepared.plan.saves = saving.map(|_| SavePlan { every_rounds });
     let prepared = &prepared;
     let compute = prepared.task.compute(prepared.plan.seed);
     let pace = paces(prepared, &setting);
     let done = |snapshot: &Arc<Snapshot>| snapshot.done.clone();
-    let (hub, news) = ThreadHub::new(ThreadConfig {
+    let (hub, outputs) = ThreadHub::new(ThreadConfig {
         seed: prepared.plan.seed,
         workers: prepared.workers,
         compute,
@@ -86,26 +85,18 @@ pub fn train_saving(
         done: prepared.plan.resumed.as_ref().map(done).unwrap_or_default(),
         pace,
     });
-    let (judge, shelves) = (Evaluator::aside(prepared.task.clone()), Arc::default());
-    let observer = Observer::new(prepared, (coordination, judge), Arc::clone(&shelves), readers);
+    let (evaluator, shelves) = (Evaluator::background(prepared.task.clone()), Arc::default());
+    let observer =
+        Observer::new(prepared, (coordination, evaluator), Arc::clone(&shelves), readers);
     let started = Instant::now();
-    let workers: Vec<_> =
-        (0..prepared.workers).map(|id| attach(prepared, &hub, WorkerId(id))).collect();
-    (0..prepared.workers).for_each(|id| hub.hello(WorkerId(id)));
-    let wishes = saving.map(|saving| Wishes::new(saving, coordination));
-    let mut watch = Watch { observer, shelves, hub, writer, wishes, stopped: false };
-    watch.until_all_ended(&news, &stop, &workers);
-    for worker in workers {
-        match worker.join() {
-            Ok(Ok(())) => {}
-            Ok(Err(sentence)) => return Err(Failure::Failed(sentence)),
-            Err(_) => return Err(Failure::Failed("a worker's thread panicked; see above".into())),
-        }
-    }
+    let workers = (0..prepared.workers).map(|id| start_worker(prepared, &hub, WorkerId(id)));
+    let mut run = ThreadRun { workers: workers.collect(), hub, outputs };
+    (0..prepared.workers).for_each(|id| run.hub.hello(WorkerId(id)));
+    let save_requests = saving.map(|saving| SaveRequests::new(saving, coordination));
+    let mut watch = Watch { observer, shelves, writer, save_requests, stopped: false };
+    watch.until_ended(&mut run, &stop)?;
+    run.join()?;
     let seconds = started.elapsed().as_secs_f64();
-    while let Ok(news) = news.try_recv() {
-        let _ = watch.take_in(news);
-    }
     let saved = watch.writer.map(Writer::finish);
     let (mut result, params) = watch.observer.conclude(prepared, watch.stopped, &stop);
     result.real_seconds = Some(seconds);
@@ -115,125 +106,66 @@ pub fn train_saving(
 
 pub(crate) type Worker = JoinHandle<Result<(), String>>;
 
-/// A thread on which a worker lives its whole life.
-pub(crate) fn attach(prepared: &Prepared, hub: &Arc<ThreadHub>, id: WorkerId) -> Worker {
+/// Starts a thread on which a worker lives its whole life.
+pub(crate) fn start_worker(prepared: &Prepared, hub: &Arc<ThreadHub>, id: WorkerId) -> Worker {
     let (cluster, prepared) = (hub.attach(id), prepared.clone());
     std::thread::Builder::new()
         .name(format!("worker-{id}"))
         .spawn(move || {
             let plan = Arc::new(prepared.plan.clone());
             let mut executor = Executor::new(Box::new(cluster));
-            let ended = executor.run(
-                &mut |port| Box::pin(live(plan.clone(), port, prepared.strategy())),
-                // The cluster passes the lines of all workers on, in order.
-                &mut |_| ControlFlow::Continue(()),
-            );
-            match ended {
-                Err(Halt::Stuck(stuck)) => Err(format!("worker {id} could not go on: {stuck}")),
-                _ => Ok(()),
-            }
+            let ended = executor
+                .run(&mut |port| Box::pin(run_worker(plan.clone(), port, prepared.strategy())));
+            ended.map_err(|stuck| format!("worker {id} could not continue: {stuck}"))
         })
-        .expect("the system has a thread left")
+        .expect("the system can start another thread")
 }
 
-/// Whoever looks after a run while it lasts.
-struct Watch<'a> {
-    observer: Observer<'a>,
-    /// What the workers had published when they said what has been taken in: by now they may be further.
-    shelves: Arc<Mutex<Shelves>>,
+/// A run on threads.
+struct ThreadRun {
+    workers: Vec<Worker>,
     hub: Arc<ThreadHub>,
-    writer: Option<Writer>,
-    wishes: Option<Wishes>,
-    stopped: bool,
+    outputs: Receiver<Output>,
 }
 
-impl Watch<'_> {
-    fn until_all_ended(&mut self, news: &Receiver<News>, stop: &AtomicBool, workers: &[Worker]) {
-        loop {
-            let broken_off = match news.recv_timeout(Duration::from_millis(20)) {
-                Ok(news) => self.take_in(news).is_break() || self.observer.hear().is_break(),
-                Err(RecvTimeoutError::Timeout) if workers.iter().all(JoinHandle::is_finished) => {
-                    return;
+impl ThreadRun {
+    fn join(self) -> Result<(), Failure> {
+        for worker in self.workers {
+            match worker.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(sentence)) => return Err(Failure::Failed(sentence)),
+                Err(_) => {
+                    return Err(Failure::Failed("a worker's thread panicked; see above".into()));
                 }
-                Err(RecvTimeoutError::Timeout) => self.observer.hear().is_break(),
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
-            if !self.stopped && (broken_off || stop.load(Ordering::Relaxed)) {
-                self.stopped = true;
-                self.hub.stop();
-            }
-            if let Some(writer) = &mut self.writer {
-                writer.pass_on();
-            }
-            let rounds = self.observer.account.rounds();
-            if self.wishes.as_mut().is_some_and(|wishes| wishes.is_due(rounds)) {
-                self.hub.save();
             }
         }
-    }
-
-    fn take_in(&mut self, news: News) -> ControlFlow<()> {
-        match (news, &mut self.writer) {
-            (News::Line(line), _) => return self.observer.observe(&line),
-            (News::Published { who, shelf, value }, _) => {
-                self.shelves.lock().expect("nobody panics here").insert((who, shelf), value);
-            }
-            // All that led to the snapshot has been observed: if learning has come apart, the
-            // checkpoints from before are worth more than this one.
-            (News::Snapshot(snapshot), Some(writer)) if self.observer.is_astray() => {
-                writer.refuse(&snapshot);
-            }
-            (News::Snapshot(mut snapshot), Some(writer)) => {
-                let points = &self.observer.account.curve.points;
-                let loss = |point: Option<&(Duration, f64)>| point.map(|(_, loss)| *loss);
-                snapshot.losses = (loss(points.first()), loss(points.last()));
-                writer.offer(snapshot);
-            }
-            (News::Snapshot(_), None) => {}
-        }
-        ControlFlow::Continue(())
+        Ok(())
     }
 }
 
-/// When a checkpoint is to be asked for.
-struct Wishes {
-    now: Arc<AtomicBool>,
-    period: Option<Duration>,
-    last: Instant,
-    /// Asynchronous workers have no common round to go by.
-    rounds: Option<u64>,
-    rounds_last: Option<u64>,
-}
-
-/// How often checkpoints are made, unless the user says otherwise.
-const PERIOD: Duration = Duration::from_secs(5 * 60);
-
-impl Wishes {
-    fn new(saving: &Saving, coordination: Coordination) -> Wishes {
-        let (rounds, minutes) = (saving.checkpoints.rounds, saving.checkpoints.minutes);
-        let period = minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes));
-        Wishes {
-            now: saving.now.clone(),
-            period: period.or(rounds.is_none().then_some(PERIOD)),
-            last: Instant::now(),
-            rounds: rounds.map(NonZero::get).filter(|_| coordination != Coordination::Synchronous),
-            rounds_last: None,
-        }
+impl Running for ThreadRun {
+    fn next(&mut self) -> Result<Next, Failure> {
+        Ok(match self.outputs.recv_timeout(Duration::from_millis(20)) {
+            Ok(output) => Next::Output(output),
+            Err(RecvTimeoutError::Disconnected) => Next::Ended,
+            Err(RecvTimeoutError::Timeout) if self.workers.iter().all(JoinHandle::is_finished) => {
+                // The last worker may have put something out since.
+                self.outputs.try_recv().map_or(Next::Ended, Next::Output)
+            }
+            Err(RecvTimeoutError::Timeout) => Next::Idle,
+        })
     }
 
-    fn is_due(&mut self, rounds: u64) -> bool {
-        let last = *self.rounds_last.get_or_insert(rounds);
-        let is_due = self.now.swap(false, Ordering::Relaxed)
-            || self.period.is_some_and(|period| self.last.elapsed() >= period)
-            || self.rounds.is_some_and(|every| rounds >= last + every);
-        if is_due {
-            (self.last, self.rounds_last) = (Instant::now(), Some(rounds));
-        }
-        is_due
+    fn stop(&mut self) {
+        self.hub.stop();
+    }
+
+    fn save(&mut self) {
+        self.hub.save();
     }
 }
 
-/// Time per sample of each worker; nothing if everyone is as fast as it can.
+/// Time per sample of each worker; empty if no speeds are emulated.
 fn paces(prepared: &Prepared, setting: &ThreadOptions) -> Vec<Duration> {
     if setting.speeds.is_empty() {
         return vec![];

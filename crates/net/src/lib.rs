@@ -1,5 +1,5 @@
-//! Real clusters. So far one of threads in one process; the only room with real time and I/O.
+//! Real clusters. So far one of threads in one process.
 
 mod threads;
 
-pub use threads::{News, ThreadCluster, ThreadConfig, ThreadHub};
+pub use threads::{ThreadCluster, ThreadConfig, ThreadHub};

@@ -1,19 +1,18 @@
 //! A real cluster in one process: a thread for each worker, and one for its gradients.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
-use paceline_runtime::cluster::{
-    Action, Cluster, Compute, Entry, Event, Published, Shelf, Shelves, Ticket, Word, Workspace,
-};
-use paceline_runtime::coordinator::{Coordinator, Rules};
-use paceline_runtime::membership::Sign;
-use paceline_runtime::{Line, Meeting, Record, Snapshot, Spans, View, WorkerId, WorkerSnapshot};
+use paceline_runtime::coordination::{self, Collected, Coordinator, Input, Order, Rules, Word};
+use paceline_runtime::edge::{Action, Cluster, Compute, Event, News, Output, Shelves, Workspace};
+use paceline_runtime::snapshot::Parts;
+use paceline_runtime::wire::{Entry, Shelf};
+use paceline_runtime::{Line, Meeting, Snapshot, Spans, Ticket, View, WorkerId, WorkerSnapshot};
 
-/// What a cluster of threads is told when it is made.
+/// The configuration of a cluster of threads.
 pub struct ThreadConfig {
     pub seed: u64,
     pub workers: u32,
@@ -21,71 +20,79 @@ pub struct ThreadConfig {
     pub samples_total: u64,
     /// See [`Rules::center_applies`].
     pub center_applies: bool,
-    /// What the run that this one goes on from had applied.
+    /// The samples that were applied before the run was resumed.
     pub done: Spans,
-    /// Each worker's time per sample, at least; empty if none is to be emulated.
+    /// Each worker's time per sample, at least, to emulate slower machines; empty: none is emulated.
     pub pace: Vec<Duration>,
-}
-
-/// What comes out of a cluster while it runs, in order.
-#[derive(Debug)]
-pub enum News {
-    Line(Line),
-    /// Before the lines of the round that led to it.
-    Published {
-        who: WorkerId,
-        shelf: Shelf,
-        value: Published,
-    },
-    Snapshot(Box<Snapshot>),
 }
 
 /// What all workers of the process share.
 pub struct ThreadHub {
     start: Instant,
-    setting: ThreadConfig,
+    config: ThreadConfig,
     state: Mutex<State>,
     shelves: Mutex<Shelves>,
-    news: Mutex<Sender<News>>,
+    outputs: Mutex<Sender<Output>>,
 }
 
 struct State {
     coordinator: Coordinator,
     inboxes: BTreeMap<WorkerId, Sender<Event>>,
     exchanges: HashMap<(u64, u64), Arc<Mutex<Open>>>,
+    /// Exchanges with one of these members can never end.
+    lost: BTreeSet<WorkerId>,
+    parts: Parts,
 }
 
-/// An exchange that not all members have entered yet. It has a lock of its own: adding takes long.
+/// An exchange that not all members have entered yet. It has its own lock, because adding takes long.
 struct Open {
+    view: Arc<View>,
     meeting: Meeting,
     tickets: Vec<(WorkerId, Ticket)>,
 }
 
 impl Open {
-    fn new(members: usize) -> Open {
-        Open { meeting: Meeting::new(members), tickets: Vec::with_capacity(members) }
+    fn new(view: Arc<View>) -> Open {
+        let members = view.members.len();
+        Open { view, meeting: Meeting::new(members), tickets: Vec::with_capacity(members) }
+    }
+}
+
+impl State {
+    fn tell(&self, to: WorkerId, news: News) {
+        // A worker that is gone needs no news.
+        if let Some(inbox) = self.inboxes.get(&to) {
+            drop(inbox.send(Event::For { to, news }));
+        }
     }
 }
 
 impl ThreadHub {
-    /// A cluster for so many workers, and where the journal's lines and snapshots come out.
-    pub fn new(mut setting: ThreadConfig) -> (Arc<ThreadHub>, Receiver<News>) {
+    /// A cluster of threads, and the stream of its outputs.
+    pub fn new(mut config: ThreadConfig) -> (Arc<ThreadHub>, Receiver<Output>) {
         let rules = Rules {
-            members_min: setting.workers as usize,
-            patience: Duration::from_secs(60),
-            samples_total: setting.samples_total,
-            center_applies: setting.center_applies,
+            members_min: config.workers as usize,
+            // A thread cannot fall silent without its process, so nothing sends ticks.
+            patience: Duration::MAX,
+            samples_total: config.samples_total,
+            center_applies: config.center_applies,
         };
         let mut coordinator = Coordinator::new(rules);
-        coordinator.resume(std::mem::take(&mut setting.done));
-        let state = State { coordinator, inboxes: BTreeMap::new(), exchanges: HashMap::new() };
-        let (news, out) = mpsc::channel();
+        coordinator.resume(std::mem::take(&mut config.done));
+        let state = State {
+            coordinator,
+            inboxes: BTreeMap::new(),
+            exchanges: HashMap::new(),
+            lost: BTreeSet::new(),
+            parts: Parts::default(),
+        };
+        let (outputs, out) = mpsc::channel();
         let hub = ThreadHub {
             start: Instant::now(),
-            setting,
+            config,
             state: Mutex::new(state),
             shelves: Mutex::default(),
-            news: Mutex::new(news),
+            outputs: Mutex::new(outputs),
         };
         (Arc::new(hub), out)
     }
@@ -94,87 +101,98 @@ impl ThreadHub {
     pub fn attach(self: &Arc<ThreadHub>, me: WorkerId) -> ThreadCluster {
         let (events, inbox) = mpsc::channel();
         let (computing, work) = mpsc::channel();
-        let pace = self.setting.pace.get(me.0 as usize).copied().unwrap_or_default();
-        let (compute, done) = (self.setting.compute.clone(), events.clone());
+        let pace = self.config.pace.get(me.0 as usize).copied().unwrap_or_default();
+        let (compute, done) = (self.config.compute.clone(), events.clone());
         std::thread::Builder::new()
             .name(format!("gradient-{me}"))
             .spawn(move || gradients(me, compute, pace, work, done))
-            .expect("the system has a thread left");
-        // The life of this worker begins before anyone can tell it anything.
+            .expect("the system can start another thread");
+        // A worker starts before it can be told anything.
         drop(events.send(Event::Started { who: me }));
         self.state().inboxes.insert(me, events);
-        let news = self.news.lock().expect("no holder panics").clone();
-        ThreadCluster { me, hub: self.clone(), inbox, computing, news, ended: false }
+        let outputs = self.outputs.lock().expect("no holder panics").clone();
+        ThreadCluster { me, hub: self.clone(), inbox, computing, outputs, ended: false }
     }
 
+    /// A worker joins.
     pub fn hello(&self, me: WorkerId) {
-        self.decide(|coordinator, now| coordinator.on(now, Sign::Hello(me)));
+        self.coordinate(Input::Hello(me));
     }
 
     /// A worker's thread has died.
     pub fn lost(&self, me: WorkerId) {
         self.state().inboxes.remove(&me);
-        self.decide(|coordinator, now| coordinator.on(now, Sign::Lost(me)));
+        self.coordinate(Input::Lost(me));
     }
 
-    /// The user wishes the job to end after this round.
+    /// Asks that the job end after this round.
     pub fn stop(&self) {
-        self.decide(|coordinator, now| coordinator.hear(now, WorkerId(0), Word::Stop));
+        self.coordinate(Input::Stop);
     }
 
-    /// The user wishes for a snapshot.
+    /// Asks for a snapshot.
     pub fn save(&self) {
-        self.decide(|coordinator, now| coordinator.hear(now, WorkerId(0), Word::Save));
+        self.coordinate(Input::Save);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
     }
 
-    /// The coordinator decides, and all are told before it can decide anything else: everyone hears
-    /// of its decisions in their order.
-    fn decide(&self, decision: impl FnOnce(&mut Coordinator, Duration) -> Vec<Event>) {
-        let mut state = self.state();
-        for event in decision(&mut state.coordinator, self.start.elapsed()) {
-            let to = match &event {
-                Event::ViewChanged { to, .. }
-                | Event::Leased { to, .. }
-                | Event::StopWished { to }
-                | Event::SaveWished { to, .. }
-                | Event::Again { to }
-                | Event::Over { to } => *to,
-                Event::Recorded { record } => {
-                    self.record(record.clone());
-                    continue;
-                }
-                _ => unreachable!("the coordinator tells nothing else"),
-            };
-            // Who is gone needs to hear nothing.
-            if let Some(inbox) = state.inboxes.get(&to) {
-                drop(inbox.send(event));
-            }
+    /// The coordinator takes an input, and all workers are told before it takes another one: they receive
+    /// its orders in one order. It lives and dies with the process, so its log is dropped.
+    fn coordinate(&self, input: Input) {
+        self.step(&mut self.state(), input);
+    }
+
+    fn step(&self, state: &mut State, input: Input) {
+        let coordination::Output { orders, records, snapshot, .. } =
+            state.coordinator.step(self.start.elapsed(), input);
+        for record in records {
+            self.emit(Output::Line(Line { at: self.start.elapsed(), record }));
         }
+        for (to, order) in orders {
+            if let Order::View { lost, .. } = &order
+                && !lost.is_empty()
+            {
+                state.lost.extend(lost.iter());
+                let State { exchanges, lost, .. } = &mut *state;
+                exchanges.retain(|_, open| {
+                    let open = open.lock().expect("no holder panics");
+                    !open.view.members.iter().any(|member| lost.contains(member))
+                });
+            }
+            state.tell(to, News::Told(order));
+        }
+        if let Some(collected) = snapshot {
+            let snapshot = self.assemble(state, collected);
+            self.emit(Output::Snapshot(Box::new(snapshot)));
+        }
+        let collecting = state.coordinator.collecting();
+        state.parts.keep(collecting);
     }
 
-    fn record(&self, record: Record) {
-        let line = Line { at: self.start.elapsed(), record };
-        drop(self.news.lock().expect("no holder panics").send(News::Line(line)));
-    }
-
-    fn collect(&self, from: WorkerId, portion: WorkerSnapshot) {
+    /// Keeps a worker's part of a snapshot and tells the coordinator its name, in one step.
+    fn hand_in(&self, from: WorkerId, part: WorkerSnapshot, done: Option<Spans>) {
         let mut state = self.state();
-        let Some(mut snapshot) = state.coordinator.collect(from, portion) else { return };
+        let word = Word::HandedIn { snapshot: part.number, done };
+        state.parts.insert(from, part);
+        self.step(&mut state, Input::Word { from, word });
+    }
+
+    fn assemble(&self, state: &mut State, collected: Collected) -> Snapshot {
         let first = state.coordinator.view().first();
         let shelves = self.shelves.lock().expect("no holder panics");
-        snapshot.center = shelves.get(&(first, Shelf::Center)).cloned();
-        if let Some(center) = snapshot.center.as_ref().filter(|_| self.setting.center_applies) {
-            snapshot.done = (*center.done).clone();
-        }
-        let news = News::Snapshot(Box::new(snapshot));
-        drop(self.news.lock().expect("no holder panics").send(news));
+        let center = shelves.get(&(first, Shelf::Center)).cloned();
+        let workers = state.parts.take(&collected);
+        Snapshot::assemble(collected, workers, center, self.config.center_applies)
     }
 
-    /// Whoever enters an exchange adds what can be added by then, and whoever completes it tells all.
+    fn emit(&self, output: Output) {
+        drop(self.outputs.lock().expect("no holder panics").send(output));
+    }
+
+    /// A member that enters an exchange adds what can be added by then; the last one tells all members.
     fn meet(
         &self,
         me: WorkerId,
@@ -183,24 +201,29 @@ impl ThreadHub {
     ) {
         let rank = view.rank(me).expect("members enter the exchanges of their view");
         let name = (view.number, number);
-        let begin = || Arc::new(Mutex::new(Open::new(view.members.len())));
-        let open = self.state().exchanges.entry(name).or_insert_with(begin).clone();
-        let Open { meeting, tickets } = {
+        let open = {
+            let mut state = self.state();
+            if view.members.iter().any(|member| state.lost.contains(member)) {
+                // It can never end. This member has not been told of the loss yet, but will be.
+                return;
+            }
+            let begin = || Arc::new(Mutex::new(Open::new(view.clone())));
+            state.exchanges.entry(name).or_insert_with(begin).clone()
+        };
+        let Open { meeting, tickets, .. } = {
             let mut open = open.lock().expect("no holder panics");
             open.tickets.push((me, ticket));
             open.meeting.enter(rank, entry);
             if !open.meeting.is_complete() {
                 return;
             }
-            std::mem::replace(&mut *open, Open::new(0))
+            std::mem::replace(&mut *open, Open::new(Arc::default()))
         };
         self.state().exchanges.remove(&name);
-        let outcome = meeting.end(self.setting.seed, name);
+        let result = meeting.end(self.config.seed, name);
         let state = self.state();
         for (to, ticket) in tickets {
-            if let Some(inbox) = state.inboxes.get(&to) {
-                drop(inbox.send(Event::Exchanged { to, ticket, outcome: outcome.clone() }));
-            }
+            state.tell(to, News::of(ticket, result.clone()));
         }
     }
 }
@@ -223,13 +246,14 @@ fn gradients(
         let end = since + pace.saturating_mul(u32::try_from(spans.len()).unwrap_or(u32::MAX));
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         drop(params);
-        if done.send(Event::Computed { to: me, ticket, gradient }).is_err() {
+        let news = News::Computed { ticket, gradient };
+        if done.send(Event::For { to: me, news }).is_err() {
             return;
         }
     }
 }
 
-/// Tells the worker when its model panics, for it would wait for that gradient forever.
+/// Tells the worker if its model panics: it would wait for that gradient forever.
 struct PanicGuard {
     me: WorkerId,
     done: Sender<Event>,
@@ -249,7 +273,7 @@ pub struct ThreadCluster {
     hub: Arc<ThreadHub>,
     inbox: Receiver<Event>,
     computing: Sender<Work>,
-    news: Sender<News>,
+    outputs: Sender<Output>,
     ended: bool,
 }
 
@@ -268,31 +292,28 @@ impl Cluster for ThreadCluster {
                 self.hub.meet(by, (view, number), (ticket, entry));
             }
             Action::Send { to, letter } => {
-                if let Some(inbox) = self.hub.state().inboxes.get(&to) {
-                    drop(inbox.send(Event::Arrived { to, from: by, letter }));
-                }
+                self.hub.state().tell(to, News::Letter { from: by, letter });
             }
             Action::Publish { shelf, value } => {
-                drop(self.news.send(News::Published { who: by, shelf, value: value.clone() }));
+                let published = Output::Published { who: by, shelf, value: value.clone() };
+                drop(self.outputs.send(published));
                 self.hub.shelves.lock().expect("no holder panics").insert((by, shelf), value);
             }
             Action::Read { ticket, from, shelf } => {
                 let value =
                     self.hub.shelves.lock().expect("no holder panics").get(&(from, shelf)).cloned();
-                if let Some(inbox) = self.hub.state().inboxes.get(&self.me) {
-                    drop(inbox.send(Event::Value { to: self.me, ticket, value }));
-                }
+                self.hub.state().tell(self.me, News::Value { ticket, value });
             }
-            Action::Save(portion) => self.hub.collect(by, *portion),
+            Action::Save { part, done } => self.hub.hand_in(by, *part, done),
             Action::Tell(word) => {
                 self.ended |= word == Word::Gone;
-                self.hub.decide(|coordinator, now| coordinator.hear(now, by, word));
+                self.hub.coordinate(Input::Word { from: by, word });
             }
         }
     }
 
     fn next(&mut self) -> Option<Event> {
-        // Nothing can happen to a worker whose gradients have no thread any more.
+        // Without the thread of its gradients nothing more can happen to a worker.
         self.inbox.recv().ok().filter(|event| !matches!(event, Event::Crashed { .. }))
     }
 
@@ -300,16 +321,15 @@ impl Cluster for ThreadCluster {
         self.ended
     }
 
-    /// What a worker did is in the journal before anything that its word sets off.
-    fn pass(&mut self, line: Line) -> Option<Line> {
-        drop(self.news.send(News::Line(line)));
-        None
+    /// What a worker did is in the journal before anything that its words cause.
+    fn emit(&mut self, output: Output) {
+        drop(self.outputs.send(output));
     }
 }
 
 impl Drop for ThreadCluster {
     fn drop(&mut self) {
-        // A worker that ends other than by its own word is lost, and the others must hear of it.
+        // A worker that ends without saying so is lost, and the others must be told.
         if !self.ended {
             self.hub.lost(self.me);
         }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use paceline_job::{Failure, Job, Prepared, Recipe, Task, Training, simulate};
-use paceline_runtime::cluster::{Entry, Tail};
 use paceline_runtime::codec::Payload;
+use paceline_runtime::wire::{Entry, Tail};
 use paceline_runtime::{Line, Reader, Record};
 use paceline_sim::Scenario;
 use paceline_sim::scenario::Pace;

@@ -1,9 +1,8 @@
 //! The runs that an experiment of some size asks for, each with its whole job and cluster.
 
 use paceline_job::Job;
-use paceline_runtime::journal::RecordHasher;
+use paceline_runtime::journal;
 use paceline_sim::Scenario;
-use std::hash::Hasher;
 use toml::{Table, Value};
 
 use crate::experiment::{Best, Experiment, Group, Size, belongs};
@@ -236,9 +235,7 @@ impl Run {
 }
 
 fn digest(text: &str) -> String {
-    let mut hasher = RecordHasher::default();
-    hasher.write(text.as_bytes());
-    format!("{:016x}", hasher.finish())
+    format!("{:016x}", journal::digest(text))
 }
 
 /// What `over` says takes the place of what `table` says; tables in tables likewise.

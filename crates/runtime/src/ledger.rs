@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::WorkerId;
+use crate::ids::WorkerId;
 use crate::spans::Spans;
 
 /// How many rounds' worth of samples a lane holds at most: enough for batches that suddenly grow.

@@ -1,4 +1,4 @@
-//! What the job fixes for all its workers.
+//! The plan of a job: what is the same for all its workers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use paceline_learn::{Layout, Optimizer, OptimizerState, Rescale, Schedule, Vector};
 
-use crate::cluster::WorkerId;
 use crate::codec::Codec;
-use crate::snapshot::{Saves, Snapshot};
+use crate::ids::WorkerId;
+use crate::snapshot::{SavePlan, Snapshot};
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -16,9 +16,9 @@ pub struct Plan {
     pub samples_total: u64,
     pub samples_per_epoch: u64,
     pub initial: Arc<Vector>,
-    /// What optimizers remember at first: nothing. One value, so that equal workers share it.
+    /// The empty state of an optimizer. One value, so that equal workers share it.
     pub blank: Arc<OptimizerState>,
-    /// What of a replica is learned, and what decays.
+    /// Which part of a replica is learned, and which part decays.
     pub layout: Layout,
     pub optimizer: Optimizer,
     pub schedule: Schedule,
@@ -28,16 +28,16 @@ pub struct Plan {
     pub codec: Codec,
     /// Whether every round records the fingerprint of its replica, for checkers.
     pub fingerprints: bool,
-    /// What a recorded run measured, to be taken in place of this run's clock.
+    /// Measurements of a recorded run, used in place of this run's clock.
     pub replay: Option<Arc<Replay>>,
-    /// When workers hand in what a later run can begin with; `None`: never.
-    pub saves: Option<Saves>,
-    /// What the job goes on from, in place of its beginning.
+    /// When workers hand in parts of a snapshot; `None`: never.
+    pub saves: Option<SavePlan>,
+    /// The snapshot that the job resumes from.
     pub resumed: Option<Arc<Snapshot>>,
 }
 
-/// What a recorded run measured. `entries`: what a worker put into the exchange of a round, so many
-/// samples, computed in such a time.
+/// Measurements of a recorded run. `entries`: the samples that a worker put into the exchange of a round, and
+/// the time it computed them in.
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
     pub entries: BTreeMap<(WorkerId, u64), (u64, Duration)>,

@@ -1,26 +1,28 @@
-//! The center's keeper: a second task of the view's first member.
+//! The server: it keeps the center, as a second task of the view's first member.
 
 use std::sync::Arc;
 
 use paceline_learn::vector::blend;
 use paceline_learn::{Gradient, OptimizerState, Rescaler, Vector};
 
-use crate::cluster::{Letter, Published, Shelf, Tail, View, Word, WorkerId};
 use crate::codec::Payload;
-use crate::executor::{Interrupt, Port, Result, Wanted};
+use crate::coordination::Word;
+use crate::executor::{Interrupt, Port, Wanted};
+use crate::ids::WorkerId;
 use crate::journal::Record;
 use crate::plan::Plan;
 use crate::spans::Spans;
-use crate::worker::read_shelf;
+use crate::view::View;
+use crate::wire::{HEADER_BYTES, Letter, Mailbox, Message, Published, Shelf, Tail};
 
-/// What comes to the server.
+/// What the server has to deal with.
 #[derive(Debug)]
 pub enum Call {
     /// A gradient to be applied.
-    Push { from: WorkerId, payload: Payload, tail: Tail, spans: Spans },
-    /// A replica to be drawn towards the center.
-    Replica { from: WorkerId, params: Arc<Vector> },
-    /// A worker that has no more samples.
+    Gradient { from: WorkerId, payload: Payload, tail: Tail, spans: Spans },
+    /// A message of the strategy, sent by `worker.call`.
+    Message { from: WorkerId, message: Message },
+    /// A worker has no more samples.
     Idle { from: WorkerId },
     /// The members have changed.
     Members,
@@ -36,19 +38,19 @@ pub struct Server {
     version: u64,
     done: Arc<Spans>,
     /// Whether samples are applied here, and not by the workers.
-    applies: bool,
+    applies_samples: bool,
     port: Port,
 }
 
 impl Server {
-    /// Opens the center: the initial one, or a checkpoint's, in the first view; else the one a leaving server hands over,
-    /// or the newest copy that survived a lost one.
+    /// Opens the center: in the first view the initial one, or a checkpoint's; later the one that a leaving
+    /// server hands over, or the newest copy that survived a lost server.
     pub(crate) async fn open(
         plan: Arc<Plan>,
         port: Port,
         view: Arc<View>,
-        applies: bool,
-    ) -> Result<Server> {
+        applies_samples: bool,
+    ) -> Result<Server, Interrupt> {
         let mut server = Server {
             center: plan.initial.clone(),
             optimizer: Arc::default(),
@@ -58,7 +60,7 @@ impl Server {
             done: Arc::default(),
             view,
             plan,
-            applies,
+            applies_samples,
             port,
         };
         if server.view.number > 1 {
@@ -70,7 +72,7 @@ impl Server {
         Ok(server)
     }
 
-    async fn recover(&mut self) -> Result<()> {
+    async fn recover(&mut self) -> Result<(), Interrupt> {
         let before = self.view.number - 1;
         let previous = self.port.look(|inbox| inbox.views.get(&before).map(|view| view.first()));
         let found = match previous {
@@ -86,7 +88,7 @@ impl Server {
         }
         let (who, version) = (self.port.worker, self.version);
         self.port.record(Record::Restored { who, version });
-        if self.applies {
+        if self.applies_samples {
             self.port.tell(Word::Restored { done: (*self.done).clone() });
         }
         Ok(())
@@ -99,17 +101,14 @@ impl Server {
         self.done = center.done;
     }
 
-    /// What the previous server hands over; `None` if it was lost before it could.
-    async fn handed_over(&self, previous: WorkerId) -> Result<Option<Published>> {
+    /// The center that the previous server hands over; `None` if that server was lost.
+    async fn handed_over(&self, previous: WorkerId) -> Result<Option<Published>, Interrupt> {
         self.port
             .until(Wanted::Letter { from: Some(previous) }, |inbox| {
                 if inbox.over {
                     return Some(Err(Interrupt::Over));
                 }
-                let is_it = |from: WorkerId, letter: &Letter| {
-                    from == previous && matches!(letter, Letter::Handover { .. })
-                };
-                if let Some((_, Letter::Handover { center })) = inbox.letter_to_server(is_it) {
+                if let Some(center) = inbox.handover(previous) {
                     return Some(Ok(Some(center)));
                 }
                 inbox.lost.contains(&previous).then_some(Ok(None))
@@ -117,11 +116,11 @@ impl Server {
             .await
     }
 
-    async fn newest_copy(&self) -> Result<Option<Published>> {
+    async fn newest_copy(&self) -> Result<Option<Published>, Interrupt> {
         let mut newest: Option<Published> = None;
         for &member in &self.view.members {
-            let Ok(copy) = read_shelf(&self.port, member, Shelf::Copy).await else { continue };
-            let bytes = Letter::Handover { center: copy.clone() }.bytes();
+            let Ok(copy) = self.port.read(member, Shelf::Copy).await else { continue };
+            let bytes = HEADER_BYTES + copy.bytes();
             if member != self.port.worker {
                 let (who, to) = (member, self.port.worker);
                 self.port.record(Record::Sent { who, to, bytes });
@@ -141,47 +140,27 @@ impl Server {
         self.version
     }
 
-    /// Waits for the next call. `Err` when this worker is no longer the first member, or all is over.
-    pub async fn next(&mut self) -> Result<Call> {
+    /// Waits for the next call. `Err` if this worker is no longer the first member, or the job is over.
+    pub async fn next(&mut self) -> Result<Call, Interrupt> {
         let (me, known) = (self.port.worker, self.view.number);
-        enum News {
-            View(Arc<View>),
-            Mail(WorkerId, Letter),
-        }
-        let news = self
-            .port
+        self.port
             .until(Wanted::Letter { from: None }, |inbox| {
                 let view = inbox.view.clone()?;
                 if inbox.over || view.first() != me {
                     return Some(Err(Interrupt::Over));
                 }
                 if known < view.number {
-                    return Some(Ok(News::View(view)));
+                    self.view = view;
+                    return Some(Ok(Call::Members));
                 }
-                inbox
-                    .letter_to_server(|_, _| true)
-                    .map(|(from, letter)| Ok(News::Mail(from, letter)))
+                // Letters to a server that are not calls were for a predecessor of this task.
+                std::iter::from_fn(|| inbox.letter_to_server()).find_map(call_of).map(Ok)
             })
-            .await?;
-        let (from, letter) = match news {
-            News::View(view) => {
-                self.view = view;
-                return Ok(Call::Members);
-            }
-            News::Mail(from, letter) => (from, letter),
-        };
-        Ok(match letter {
-            Letter::Push { payload, tail, spans } => Call::Push { from, payload, tail, spans },
-            Letter::Replica { params } => Call::Replica { from, params },
-            Letter::Idle => Call::Idle { from },
-            Letter::Handover { .. } | Letter::SharedState { .. } | Letter::Params { .. } => {
-                unreachable!("nobody sends this to a server at work")
-            }
-        })
+            .await
     }
 
-    /// Applies a pushed gradient, unless its samples have been applied already (by another worker,
-    /// after the coordinator had given this one up).
+    /// Applies a gradient, unless its samples have been applied already: by another worker, after the
+    /// coordinator had declared this one lost.
     pub fn descend(
         &mut self,
         from: WorkerId,
@@ -209,11 +188,13 @@ impl Server {
         Arc::make_mut(&mut self.done).add(&spans);
         let (who, version) = (self.port.worker, self.version);
         self.port.tell(Word::Done { spans: spans.clone() });
-        self.port.record(Record::Applied { who, version, spans, loss_sum, staleness, rate });
+        let round = None;
+        let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate, round };
+        self.port.record(applied);
         self.publish();
     }
 
-    /// Moves the center towards a worker's replica, c <- c + part (x - c), and sends the worker what it
+    /// Moves the center towards a worker's replica, c <- c + part (x - c), and replies with the center as it
     /// was before.
     pub fn draw_towards(&mut self, worker: WorkerId, params: &[f32], part: f32) {
         let answer = self.answer();
@@ -221,21 +202,26 @@ impl Server {
         blend(center, params, part);
         self.version += 1;
         self.publish();
-        // Only now, for it may be all that the last worker waits for before the job ends.
+        // Last, because the job may end as soon as the last worker has its answer.
         self.port.send(worker, answer);
     }
 
-    /// Sends the center to a worker.
+    /// Replies to a call with the center.
     pub fn reply(&self, to: WorkerId) {
         self.port.send(to, self.answer());
     }
 
-    fn answer(&self) -> Letter {
-        let (params, version, done) = (self.center.clone(), self.version, self.done.clone());
-        Letter::Params { params, version, done }
+    /// Sends a message to the strategy's `round` on a worker, by `worker.received()`.
+    pub fn send(&self, to: WorkerId, message: Message) {
+        self.port.send(to, Letter::Message { to: Mailbox::Worker, message });
     }
 
-    /// Hands the center to whoever keeps it next, if this worker leaves in good order.
+    fn answer(&self) -> Letter {
+        let (params, version, done) = (self.center.clone(), self.version, self.done.clone());
+        Letter::Center { params, version, done }
+    }
+
+    /// Hands the center to the next server, if this worker leaves in good order.
     pub(crate) fn hand_over(self) {
         let me = self.port.worker;
         let next = self.port.look(|inbox| {
@@ -259,5 +245,16 @@ impl Server {
 
     fn publish(&self) {
         self.port.publish(Shelf::Center, self.published());
+    }
+}
+
+fn call_of((from, letter): (WorkerId, Letter)) -> Option<Call> {
+    match letter {
+        Letter::Gradient { payload, tail, spans } => {
+            Some(Call::Gradient { from, payload, tail, spans })
+        }
+        Letter::Message { message, .. } => Some(Call::Message { from, message }),
+        Letter::Idle => Some(Call::Idle { from }),
+        Letter::Handover { .. } | Letter::SharedState { .. } | Letter::Center { .. } => None,
     }
 }

@@ -6,57 +6,66 @@ use std::pin::Pin;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::executor::Result;
+use crate::executor::Interrupt;
 use crate::server::Server;
+use crate::wire::Memory;
 use crate::worker::Worker;
 
-/// How the members of a strategy deal with each other.
+/// How the members of a strategy coordinate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coordination {
-    /// All members exchange together: a round is a transaction, undone when a member is lost.
+    /// All members exchange with each other: a round is a transaction, undone when a member is lost.
     Synchronous,
-    /// Nobody waits for all: rounds are never undone.
+    /// No worker waits for all others: rounds are never undone.
     Asynchronous,
     /// As `Asynchronous`, around a center at the view's first member. `applies_samples`: samples are applied to
     /// the center, not to the workers' replicas.
     Centered { applies_samples: bool },
 }
 
-/// An algorithm. Its fields are the memory on which all members agree, plain data all of it;
-/// what belongs to one worker alone lives in [`Worker`].
+/// A training algorithm. Its fields are memory on which all members agree; all of it is plain data.
+/// What belongs to one worker alone lives in [`Worker`].
 pub trait Strategy: Clone + Serialize + DeserializeOwned + 'static {
-    async fn round(&mut self, worker: &mut Worker) -> Result<()>;
+    async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt>;
 
     /// Drains what is under way: before a change of members, and at the end.
-    async fn finish(&mut self, worker: &mut Worker) -> Result<()> {
+    async fn finish(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         let _ = worker;
         Ok(())
     }
 
     /// The second task of the view's first member, for strategies with a center.
-    async fn serve(&mut self, server: &mut Server) -> Result<()> {
+    async fn serve(&mut self, server: &mut Server) -> Result<(), Interrupt> {
         let _ = server;
         Ok(())
     }
 
     fn coordination(&self) -> Coordination;
 
-    /// The total batch that one update stands for when so many members take part.
+    /// The total batch of one update with this number of members.
     fn nominal_batch(&self, members: usize) -> f64;
+
+    /// The batch that a worker draws from its lane in a round, at least; see
+    /// [`Share::Lane`](crate::Share::Lane). All members must return the same, so it may depend on the
+    /// strategy's memory only.
+    fn lane_batch(&self) -> u64 {
+        1
+    }
 }
 
-type Round<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+type Round<'a> = Pin<Box<dyn Future<Output = Result<(), Interrupt>> + 'a>>;
 
-/// [`Strategy`] as an object, for tables of them; every strategy is one.
+/// The object-safe twin of [`Strategy`]; every strategy implements it.
 pub trait AnyStrategy {
     fn round<'a>(&'a mut self, worker: &'a mut Worker) -> Round<'a>;
     fn finish<'a>(&'a mut self, worker: &'a mut Worker) -> Round<'a>;
     fn serve<'a>(&'a mut self, server: &'a mut Server) -> Round<'a>;
     fn coordination(&self) -> Coordination;
     fn nominal_batch(&self, members: usize) -> f64;
+    fn lane_batch(&self) -> u64;
     fn copy(&self) -> Box<dyn AnyStrategy>;
-    fn save(&self) -> serde_json::Value;
-    fn load(&mut self, memory: serde_json::Value) -> serde_json::Result<()>;
+    fn save(&self) -> Memory;
+    fn load(&mut self, memory: Memory) -> serde_json::Result<()>;
 }
 
 impl<S: Strategy> AnyStrategy for S {
@@ -80,16 +89,21 @@ impl<S: Strategy> AnyStrategy for S {
         Strategy::nominal_batch(self, members)
     }
 
+    fn lane_batch(&self) -> u64 {
+        Strategy::lane_batch(self)
+    }
+
     fn copy(&self) -> Box<dyn AnyStrategy> {
         Box::new(self.clone())
     }
 
-    fn save(&self) -> serde_json::Value {
-        serde_json::to_value(self).expect("a strategy is plain data")
+    fn save(&self) -> Memory {
+        let json = serde_json::to_value(self).expect("a strategy is plain data");
+        Memory { json, ..Memory::default() }
     }
 
-    fn load(&mut self, memory: serde_json::Value) -> serde_json::Result<()> {
-        *self = serde_json::from_value(memory)?;
+    fn load(&mut self, memory: Memory) -> serde_json::Result<()> {
+        *self = serde_json::from_value(memory.json)?;
         Ok(())
     }
 }

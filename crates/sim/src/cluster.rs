@@ -1,21 +1,20 @@
 //! A cluster in virtual time.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_learn::Dice;
-use paceline_runtime::cluster::{
-    Action, Cluster, Compute, Event, Letter, Published, Shelf, Shelves, Ticket, Word,
-};
-use paceline_runtime::coordinator::{Coordinator, Rules};
-use paceline_runtime::membership::Sign;
-use paceline_runtime::{Spans, WorkerId};
+use paceline_learn::{Dice, Vector};
+use paceline_runtime::coordination::{self, Coordinator, Input, Order, Rules, Word};
+use paceline_runtime::edge::{Action, Cluster, Compute, Event, News, Output, Replica, Shelves};
+use paceline_runtime::wire::{HEADER_BYTES, Letter, Published, Shelf};
+use paceline_runtime::{Line, Record, Spans, Sum, Ticket, WorkerId};
 
-use crate::exchanges::{Exchanges, RingMessage};
+use crate::exchanges::{Ended, Exchanges, RingMessage};
+use crate::memo::Memo;
 use crate::network::{Transit, Wires};
 use crate::pool::{Computing, Pool};
 use crate::scenario::{Churn, Scenario, seconds};
@@ -38,7 +37,10 @@ pub struct SimCluster {
     now: Duration,
     due: BinaryHeap<Reverse<QueueEntry>>,
     serial: u64,
-    out: VecDeque<Event>,
+    /// What happens at this moment, in order.
+    out: VecDeque<Outgoing>,
+    outputs: Outputs,
+    memo: Memo,
     speed: Speed,
     wires: Wires,
     exchanges: Exchanges,
@@ -56,10 +58,19 @@ pub struct SimCluster {
     next_id: u32,
 }
 
+/// What has come out of a cluster and was not taken yet.
+pub type Outputs = Rc<RefCell<VecDeque<Output>>>;
+
+enum Outgoing {
+    Event(Event),
+    /// A line of the coordinator.
+    Record(Record),
+}
+
 struct QueueEntry {
     at: Duration,
     serial: u64,
-    soon: Scheduled,
+    scheduled: Scheduled,
 }
 
 enum Scheduled {
@@ -70,8 +81,8 @@ enum Scheduled {
     Value { from: WorkerId, to: WorkerId, ticket: Ticket, value: Published, transit: Transit },
     Nothing { to: WorkerId, ticket: Ticket },
     ToCoordinator { from: WorkerId, word: Word },
-    FromCoordinator(Event),
-    Sign(Sign),
+    FromCoordinator { to: WorkerId, order: Order },
+    Noticed(Input),
     Beats,
     Crash { who: WorkerId, back_after: Option<f64> },
     Leave { who: WorkerId },
@@ -120,6 +131,8 @@ impl SimCluster {
             due: BinaryHeap::new(),
             serial: 0,
             out: VecDeque::new(),
+            outputs: Outputs::default(),
+            memo: Memo::default(),
             speed: Speed::new(seed, scenario.compute.clone(), scenario.workers),
             wires: Wires::new(scenario.network.clone(), cuts, away),
             exchanges: Exchanges::new(seed, scenario.network.sums),
@@ -138,8 +151,10 @@ impl SimCluster {
         // The first workers are there from the start, and so is their view.
         for _ in 0..cluster.scenario.workers {
             let who = cluster.spawn();
-            for event in cluster.coordinator.on(Duration::ZERO, Sign::Hello(who)) {
-                cluster.out.push_back(event);
+            let output = cluster.coordinator.step(Duration::ZERO, Input::Hello(who));
+            cluster.out.extend(output.records.into_iter().map(Outgoing::Record));
+            for (to, order) in output.orders {
+                cluster.tell(to, News::Told(order));
             }
         }
         cluster
@@ -148,6 +163,11 @@ impl SimCluster {
     /// Where published values are; for evaluating without disturbing anybody.
     pub fn shelves(&self) -> Arc<Mutex<Shelves>> {
         self.shelves.clone()
+    }
+
+    /// Where lines of the journal come out.
+    pub fn outputs(&self) -> Outputs {
+        self.outputs.clone()
     }
 
     /// Counts everything that crosses the wires, headers included.
@@ -189,7 +209,7 @@ impl SimCluster {
         let who = WorkerId(self.next_id);
         self.next_id += 1;
         self.alive.insert(who);
-        self.out.push_back(Event::Started { who });
+        self.out.push_back(Outgoing::Event(Event::Started { who }));
         if let Some(churn) = &self.scenario.churn {
             let lives = exponential(churn.lifetime_mean, &mut self.dice(who, CHURN));
             self.at(self.now + lives, Scheduled::Churn { who });
@@ -201,9 +221,9 @@ impl SimCluster {
         Dice::keyed(&[self.seed, u64::from(who.0), purpose])
     }
 
-    fn at(&mut self, at: Duration, soon: Scheduled) {
+    fn at(&mut self, at: Duration, scheduled: Scheduled) {
         self.serial += 1;
-        self.due.push(Reverse(QueueEntry { at, serial: self.serial, soon }));
+        self.due.push(Reverse(QueueEntry { at, serial: self.serial, scheduled }));
     }
 
     /// What the sender had not yet sent when it died never arrives.
@@ -211,54 +231,37 @@ impl SimCluster {
         self.died.get(&from).is_none_or(|died| transit.left <= *died)
     }
 
-    fn tell(&mut self, event: Event, to: WorkerId) {
+    fn tell(&mut self, to: WorkerId, news: News) {
         if self.alive.contains(&to) {
-            self.out.push_back(event);
+            self.out.push_back(Outgoing::Event(Event::For { to, news }));
         }
     }
 
-    fn ring(&mut self, messages: impl IntoIterator<Item = RingMessage>, events: Vec<Event>) {
+    fn ring(&mut self, messages: impl IntoIterator<Item = RingMessage>, ended: Vec<Ended>) {
         for message in messages {
             self.at(message.transit.arrives, Scheduled::Ring(message));
         }
-        for event in events {
-            if let Event::Exchanged { to, .. } = &event {
-                let to = *to;
-                self.tell(event, to);
+        for Ended { to, ticket, result } in ended {
+            self.tell(to, News::of(ticket, result));
+        }
+    }
+
+    /// The coordinator takes an input; its orders are on their way to the workers. A simulated one has no
+    /// disk: its log is dropped.
+    fn coordinate(&mut self, input: Input) {
+        let coordination::Output { orders, records, .. } = self.coordinator.step(self.now, input);
+        if !records.is_empty() {
+            self.exchanges.forget_old(self.alive.iter());
+            self.out.extend(records.into_iter().map(Outgoing::Record));
+        }
+        for (to, order) in orders {
+            if let Order::View { lost, .. } = &order {
+                let alive = lost.iter().filter(|who| self.alive.contains(who));
+                self.evicted.extend(alive.copied());
             }
+            let arrives = self.wires.reply_of_coordinator(self.now, to);
+            self.at(arrives, Scheduled::FromCoordinator { to, order });
         }
-    }
-
-    /// The coordinator's decisions go out to those they concern.
-    fn decide(&mut self, events: Vec<Event>) {
-        for event in events {
-            let to = match &event {
-                Event::ViewChanged { to, lost, .. } => {
-                    let alive = lost.iter().filter(|who| self.alive.contains(who));
-                    self.evicted.extend(alive.copied());
-                    *to
-                }
-                Event::Leased { to, .. }
-                | Event::StopWished { to }
-                | Event::SaveWished { to, .. }
-                | Event::Again { to }
-                | Event::Over { to } => *to,
-                _ => {
-                    self.exchanges.forget_old(self.alive.iter());
-                    self.out.push_back(event);
-                    continue;
-                }
-            };
-            self.at(
-                self.wires.reply_of_coordinator(self.now, to),
-                Scheduled::FromCoordinator(event),
-            );
-        }
-    }
-
-    fn sign(&mut self, sign: Sign) {
-        let decisions = self.coordinator.on(self.now, sign);
-        self.decide(decisions);
     }
 
     /// A dead or evicted worker is noticed by its broken connection.
@@ -268,12 +271,12 @@ impl SimCluster {
         }
         self.died.insert(who, self.now);
         self.leaving.remove(&who);
-        self.out.push_back(Event::Crashed { who });
+        self.out.push_back(Outgoing::Event(Event::Crashed { who }));
         // A connection is seen to break after the last word that came over it.
         let detected = self.now + seconds(self.scenario.coordinator.detection);
         let noticed =
             self.wires.when_present(detected).max(self.wires.to_coordinator(self.now, who));
-        self.at(noticed, Scheduled::Sign(Sign::Lost(who)));
+        self.at(noticed, Scheduled::Noticed(Input::Lost(who)));
     }
 
     fn staying(&self) -> usize {
@@ -283,13 +286,13 @@ impl SimCluster {
     fn leave(&mut self, who: WorkerId) {
         // The last one cannot leave: there would be nobody to leave anything to.
         if self.alive.contains(&who) && self.staying() > 1 && self.leaving.insert(who) {
-            self.out.push_back(Event::LeaveWished { to: who });
+            self.tell(who, News::Told(Order::Leave));
         }
     }
 
     fn join(&mut self) {
         let who = self.spawn();
-        self.at(self.wires.to_coordinator(self.now, who), Scheduled::Sign(Sign::Hello(who)));
+        self.at(self.wires.to_coordinator(self.now, who), Scheduled::Noticed(Input::Hello(who)));
     }
 
     fn churn(&mut self, who: WorkerId, churn: &Churn) {
@@ -310,53 +313,30 @@ impl SimCluster {
         self.at(self.now + back, Scheduled::Join);
     }
 
-    fn happen(&mut self, soon: Scheduled) {
-        match soon {
+    fn happen(&mut self, scheduled: Scheduled) {
+        match scheduled {
             Scheduled::Computed { who, ticket, computing } => {
                 if self.alive.contains(&who) {
                     let gradient = computing.finish();
-                    self.out.push_back(Event::Computed { to: who, ticket, gradient });
+                    self.tell(who, News::Computed { ticket, gradient });
                 }
             }
             Scheduled::Ring(message) => self.pass_on(message),
             Scheduled::Letter { from, to, letter, transit } => {
                 if self.was_sent(from, transit) {
-                    self.tell(Event::Arrived { to, from, letter }, to);
+                    self.tell(to, News::Letter { from, letter });
                 }
             }
             Scheduled::Asked { by, from, shelf, ticket } => self.answer(by, from, shelf, ticket),
             Scheduled::Value { from, to, ticket, value, transit } => {
                 if self.was_sent(from, transit) {
-                    self.tell(Event::Value { to, ticket, value: Some(value) }, to);
+                    self.tell(to, News::Value { ticket, value: Some(value) });
                 }
             }
-            Scheduled::Nothing { to, ticket } => {
-                self.tell(Event::Value { to, ticket, value: None }, to)
-            }
-            Scheduled::ToCoordinator { from, word } => {
-                let decisions = self.coordinator.hear(self.now, from, word);
-                self.decide(decisions);
-            }
-            Scheduled::FromCoordinator(event) => {
-                let (Event::ViewChanged { to, .. }
-                | Event::Leased { to, .. }
-                | Event::StopWished { to }
-                | Event::SaveWished { to, .. }
-                | Event::Again { to }
-                | Event::Over { to }) = &event
-                else {
-                    unreachable!("the coordinator tells nothing else")
-                };
-                let to = *to;
-                self.tell(event, to);
-            }
-            Scheduled::Sign(sign) => self.sign(sign),
-            other => self.fault(other),
-        }
-    }
-
-    fn fault(&mut self, soon: Scheduled) {
-        match soon {
+            Scheduled::Nothing { to, ticket } => self.tell(to, News::Value { ticket, value: None }),
+            Scheduled::ToCoordinator { from, word } => self.coordinate(Input::Word { from, word }),
+            Scheduled::FromCoordinator { to, order } => self.tell(to, News::Told(order)),
+            Scheduled::Noticed(input) => self.coordinate(input),
             Scheduled::Beats => self.beats(),
             Scheduled::Crash { who, back_after } => {
                 if self.alive.contains(&who) {
@@ -368,27 +348,29 @@ impl SimCluster {
             }
             Scheduled::Leave { who } => self.leave(who),
             Scheduled::Join => self.join(),
-            Scheduled::Size { workers } => {
-                let wanted = workers as usize;
-                (self.staying()..wanted).for_each(|_| self.join());
-                let staying: Vec<_> = self.alive.difference(&self.leaving).copied().collect();
-                staying.into_iter().skip(wanted).for_each(|who| self.leave(who));
-            }
-            Scheduled::CutEnds { workers } => {
-                // Whom the coordinator gave up learns so now, and comes back under a new id.
-                for who in workers.into_iter().map(WorkerId) {
-                    if self.evicted.contains(&who) && self.alive.contains(&who) {
-                        self.crash(who);
-                        self.join();
-                    }
-                }
-            }
+            Scheduled::Size { workers } => self.resize(workers as usize),
+            Scheduled::CutEnds { workers } => self.end_cut(workers),
             Scheduled::Churn { who } => {
                 if let Some(churn) = self.scenario.churn.clone() {
                     self.churn(who, &churn);
                 }
             }
-            _ => unreachable!("only mishaps come here"),
+        }
+    }
+
+    fn resize(&mut self, wanted: usize) {
+        (self.staying()..wanted).for_each(|_| self.join());
+        let staying: Vec<_> = self.alive.difference(&self.leaving).copied().collect();
+        staying.into_iter().skip(wanted).for_each(|who| self.leave(who));
+    }
+
+    /// A worker that the coordinator declared lost learns so now, and comes back under a new id.
+    fn end_cut(&mut self, workers: Vec<u32>) {
+        for who in workers.into_iter().map(WorkerId) {
+            if self.evicted.contains(&who) && self.alive.contains(&who) {
+                self.crash(who);
+                self.join();
+            }
         }
     }
 
@@ -401,8 +383,8 @@ impl SimCluster {
             }
         };
         if arrives {
-            let (next, events) = self.exchanges.arrive(self.now, &mut self.wires, message);
-            self.ring(next, events);
+            let (next, ended) = self.exchanges.arrive(self.now, &mut self.wires, message);
+            self.ring(next, ended);
         }
     }
 
@@ -418,12 +400,11 @@ impl SimCluster {
         };
         match value {
             Some(value) => {
-                let bytes = match shelf {
-                    Shelf::Replica => {
-                        4 * value.params.len() as u64 + paceline_runtime::cluster::HEADER_BYTES
-                    }
-                    _ => Letter::Handover { center: value.clone() }.bytes(),
-                };
+                let bytes = HEADER_BYTES
+                    + match shelf {
+                        Shelf::Replica => 4 * value.params.len() as u64,
+                        Shelf::Copy | Shelf::Center => value.bytes(),
+                    };
                 let transit = self.wires.send(self.now, from, by, bytes);
                 self.at(transit.arrives, Scheduled::Value { from, to: by, ticket, value, transit });
             }
@@ -448,15 +429,15 @@ impl SimCluster {
             .filter(|who| self.wires.reaches_coordinator(**who, self.now))
             .copied()
             .collect();
-        heard.into_iter().for_each(|who| self.sign(Sign::Beat(who)));
-        self.sign(Sign::Tick);
+        heard.into_iter().for_each(|who| self.coordinate(Input::Beat(who)));
+        self.coordinate(Input::Tick);
     }
 
     fn compute(
         &mut self,
         who: WorkerId,
         ticket: Ticket,
-        params: Arc<Vec<f32>>,
+        params: Arc<Vector>,
         spans: Spans,
         updates: u32,
     ) {
@@ -487,14 +468,14 @@ impl Cluster for SimCluster {
                 self.compute(by, ticket, params, spans, updates);
             }
             Action::Exchange { ticket, view, number, entry } => {
-                let (messages, events) = self.exchanges.enter(
+                let (messages, ended) = self.exchanges.enter(
                     self.now,
                     &mut self.wires,
                     by,
                     (view, number),
                     (ticket, entry),
                 );
-                self.ring(messages, events);
+                self.ring(messages, ended);
             }
             Action::Send { to, letter } => {
                 let bytes = letter.bytes();
@@ -508,8 +489,8 @@ impl Cluster for SimCluster {
                 let asked = self.wires.signal(self.now, by, from);
                 self.at(asked, Scheduled::Asked { by, from, shelf, ticket });
             }
-            // What happens here can be had again from the seed.
-            Action::Save(_) => {}
+            // A simulated run can be repeated from its seed, so it is not saved.
+            Action::Save { .. } => {}
             Action::Tell(word) => {
                 if word == Word::Gone {
                     self.alive.remove(&by);
@@ -523,16 +504,39 @@ impl Cluster for SimCluster {
 
     fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(event) = self.out.pop_front() {
-                return Some(event);
+            match self.out.pop_front() {
+                Some(Outgoing::Event(event)) => return Some(event),
+                Some(Outgoing::Record(record)) => {
+                    self.emit(Output::Line(Line { at: self.now, record }));
+                }
+                None => {
+                    let Reverse(next) = self.due.pop()?;
+                    self.now = next.at;
+                    self.happen(next.scheduled);
+                }
             }
-            let Reverse(due) = self.due.pop()?;
-            self.now = due.at;
-            self.happen(due.soon);
         }
     }
 
     fn is_over(&self) -> bool {
         self.coordinator.is_over()
+    }
+
+    fn emit(&mut self, output: Output) {
+        self.outputs.borrow_mut().push_back(output);
+    }
+
+    fn descend(
+        &mut self,
+        before: Replica,
+        along: &Arc<Sum>,
+        rate: f32,
+        step: &dyn Fn(&Replica) -> Replica,
+    ) -> Replica {
+        self.memo.descend(before, along, rate, step)
+    }
+
+    fn fingerprint(&mut self, params: &Arc<Vector>) -> u64 {
+        self.memo.fingerprint(params)
     }
 }

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_runtime::cluster::{Entry, Event, ExchangeResult, Steps, Ticket, View};
-use paceline_runtime::{Meeting, WorkerId};
+use paceline_runtime::exchange::ExchangeResult;
+use paceline_runtime::wire::{Entry, Steps};
+use paceline_runtime::{Meeting, Ticket, View, WorkerId};
 
 use crate::network::{Transit, Wires};
 use crate::scenario::RingModel;
@@ -23,6 +24,13 @@ pub struct RingMessage {
     pub transit: Transit,
 }
 
+/// An exchange has ended for a member.
+pub struct Ended {
+    pub to: WorkerId,
+    pub ticket: Ticket,
+    pub result: ExchangeResult,
+}
+
 pub struct Exchanges {
     seed: u64,
     sums: RingModel,
@@ -36,7 +44,7 @@ struct Ring {
     members: Vec<Member>,
     /// Until somebody has everything.
     meeting: Option<Meeting>,
-    outcome: Option<ExchangeResult>,
+    result: Option<ExchangeResult>,
     ended: usize,
 }
 
@@ -62,7 +70,7 @@ impl Exchanges {
         who: WorkerId,
         (view, number): (Arc<View>, u64),
         (ticket, entry): (Ticket, Entry),
-    ) -> (Vec<RingMessage>, Vec<Event>) {
+    ) -> (Vec<RingMessage>, Vec<Ended>) {
         let name = (view.number, number);
         let n = view.members.len();
         let rank = view.rank(who).expect("members enter the exchanges of their view");
@@ -97,7 +105,7 @@ impl Exchanges {
         now: Duration,
         wires: &mut Wires,
         message: RingMessage,
-    ) -> (Vec<RingMessage>, Vec<Event>) {
+    ) -> (Vec<RingMessage>, Vec<Ended>) {
         let name = message.name;
         let Some(ring) = self.open.get_mut(&name) else { return (vec![], vec![]) };
         let Some(rank) = message.to.map(|rank| rank as usize) else {
@@ -123,13 +131,13 @@ impl Exchanges {
         self.open.retain(|(number, _), _| *number >= oldest);
     }
 
-    fn end(&mut self, name: Name, rank: usize) -> Option<Event> {
+    fn end(&mut self, name: Name, rank: usize) -> Option<Ended> {
         let seed = self.seed;
         let ring = self.open.get_mut(&name)?;
         if let Some(meeting) = ring.meeting.take() {
-            ring.outcome = Some(meeting.end(seed, name));
+            ring.result = Some(meeting.end(seed, name));
         }
-        let outcome = ring.outcome.clone().expect("a meeting has an outcome");
+        let result = ring.result.clone().expect("a meeting has a result");
         let member = &mut ring.members[rank];
         assert!(!member.ended, "an exchange ends once for each member");
         member.ended = true;
@@ -139,7 +147,7 @@ impl Exchanges {
         if ring.ended == ring.members.len() {
             self.open.remove(&name);
         }
-        Some(Event::Exchanged { to, ticket, outcome })
+        Some(Ended { to, ticket, result })
     }
 }
 
@@ -150,7 +158,7 @@ impl Ring {
             view,
             members: vec![Member::default(); n],
             meeting: Some(Meeting::new(n)),
-            outcome: None,
+            result: None,
             ended: 0,
         }
     }

@@ -3,10 +3,11 @@
 pub mod checkers;
 mod cluster;
 mod exchanges;
+mod memo;
 mod network;
 mod pool;
 pub mod scenario;
 mod speed;
 
-pub use cluster::{SimCluster, SimConfig};
+pub use cluster::{Outputs, SimCluster, SimConfig};
 pub use scenario::Scenario;

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver};
 
 use paceline_learn::{Gradient, Vector};
 use paceline_runtime::Spans;
-use paceline_runtime::cluster::{Compute, Workspace};
+use paceline_runtime::edge::{Compute, Workspace};
 
 /// Below so many multiplications handing a gradient to another thread costs more than it saves.
 const WORTH_A_THREAD: u64 = 100_000;

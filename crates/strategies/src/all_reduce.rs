@@ -6,7 +6,7 @@
 //! follows the members smoothly it is Dynamic SGD (Lin et al. 2019, arXiv 1904.12043), with
 //! a quantising codec QSGD (Alistarh et al. 2017).
 
-use paceline_runtime::{Coordination, Result, Share, Strategy, Worker};
+use paceline_runtime::{Coordination, Interrupt, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::epoch;
@@ -18,7 +18,7 @@ pub struct AllReduce {
 }
 
 impl Strategy for AllReduce {
-    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+    async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         let shares = self.batches.by_rank(&worker.view.members);
         let mine = worker.gradient(Share::ByRank(shares)).await;
         let total = worker.sum(mine).await?;

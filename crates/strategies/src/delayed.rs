@@ -4,7 +4,7 @@
 //! Zhou, Chen and Wu 2023 (arXiv 2308.15164). With open shares a batch has no preset size: it grows
 //! until the sum has ended. With even shares this is Pipe-SGD (Li et al. 2018).
 
-use paceline_runtime::{Coordination, Result, Share, Strategy, Worker};
+use paceline_runtime::{Coordination, Interrupt, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::epoch;
@@ -20,7 +20,7 @@ pub struct Delayed {
 }
 
 impl Strategy for Delayed {
-    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+    async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         let mut mine = worker.gradient(self.base(worker)).await;
         while self.batches.shares == Shares::Open && worker.is_summing() {
             let Some(more) = worker.gradient(Share::Lane(self.batch_growth)).await else { break };
@@ -40,7 +40,7 @@ impl Strategy for Delayed {
         Ok(())
     }
 
-    async fn finish(&mut self, worker: &mut Worker) -> Result<()> {
+    async fn finish(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         if let Some(total) = worker.finish_sum().await? {
             worker.descend(&total);
         }
@@ -49,6 +49,10 @@ impl Strategy for Delayed {
 
     fn coordination(&self) -> Coordination {
         Coordination::Synchronous
+    }
+
+    fn lane_batch(&self) -> u64 {
+        self.batches.batch
     }
 
     /// Open batches have no nominal size: the learning rate may follow what they usually come to.

@@ -5,8 +5,7 @@
 //! old value. The gradient is computed before the exchange and applied after it.
 
 use paceline_learn::vector::add_scaled;
-use paceline_runtime::cluster::Letter;
-use paceline_runtime::{Call, Coordination, Result, Server, Share, Strategy, Worker};
+use paceline_runtime::{Call, Coordination, Interrupt, Message, Server, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,7 +18,7 @@ pub struct ElasticAverage {
 }
 
 impl Strategy for ElasticAverage {
-    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+    async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         let share = Share::Leased { samples: self.batch, ahead: true };
         for _ in 1..self.period {
             let Some(mine) = worker.gradient(share.clone()).await else { return Ok(()) };
@@ -27,7 +26,7 @@ impl Strategy for ElasticAverage {
         }
         let Some(mine) = worker.gradient(share).await else { return Ok(()) };
         let sent = worker.params().clone();
-        let answer = worker.call(Letter::Replica { params: sent.clone() }).await;
+        let answer = worker.call(Message::of(sent.clone())).await;
         worker.descend_alone(&mine);
 
         // x <- x + part (center - sent), also when the server is lost: then there is no pull.
@@ -37,10 +36,12 @@ impl Strategy for ElasticAverage {
         Ok(())
     }
 
-    async fn serve(&mut self, server: &mut Server) -> Result<()> {
+    async fn serve(&mut self, server: &mut Server) -> Result<(), Interrupt> {
         loop {
-            if let Call::Replica { from, params } = server.next().await? {
-                server.draw_towards(from, &params, self.part(server.view.members.len()));
+            if let Call::Message { from, message } = server.next().await?
+                && let [params] = &message.vectors[..]
+            {
+                server.draw_towards(from, params, self.part(server.view.members.len()));
             }
         }
     }

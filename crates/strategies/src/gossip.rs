@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use paceline_learn::Vector;
 use paceline_learn::vector::{add, blend, scale};
-use paceline_runtime::cluster::Letter;
-use paceline_runtime::{Coordination, Result, Share, Strategy, Worker};
+use paceline_runtime::{Coordination, Interrupt, Message, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,7 +26,7 @@ pub enum Direction {
 }
 
 impl Strategy for Gossip {
-    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+    async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         for _ in 0..self.period {
             let share = Share::Leased { samples: self.batch, ahead: true };
             let Some(mine) = worker.gradient(share).await else { return Ok(()) };
@@ -50,7 +49,7 @@ impl Strategy for Gossip {
 }
 
 /// x <- (x + peer's x) / 2. Who draws itself keeps what it has.
-async fn pull(worker: &mut Worker) -> Result<()> {
+async fn pull(worker: &mut Worker) -> Result<(), Interrupt> {
     let peer = worker.random_member();
     if peer != worker.id {
         let theirs = worker.read(peer).await?;
@@ -60,14 +59,13 @@ async fn pull(worker: &mut Worker) -> Result<()> {
 }
 
 /// x <- (s x + sum of what came) / (s + how many came). Who draws itself counts double.
-fn push(worker: &mut Worker) -> Result<()> {
+fn push(worker: &mut Worker) -> Result<(), Interrupt> {
     let peer = worker.random_member();
     if peer != worker.id {
-        let (params, done) = (worker.params().clone(), Arc::default());
-        worker.send(peer, Letter::Params { params, version: 0, done });
+        worker.send(peer, Message::of(worker.params().clone()));
     }
     let own = if peer == worker.id { 2.0 } else { 1.0 };
-    let came = worker.received();
+    let came: Vec<Arc<Vector>> = worker.received().flat_map(|(_, it)| it.vectors).collect();
     if !came.is_empty() {
         let params: &mut Vector = worker.params_mut();
         scale(params, own);

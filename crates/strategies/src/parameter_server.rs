@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use paceline_runtime::{Call, Coordination, Result, Server, Share, Strategy, Worker, WorkerId};
+use paceline_runtime::{Call, Coordination, Interrupt, Server, Share, Strategy, Worker, WorkerId};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct ParameterServer {
 }
 
 impl Strategy for ParameterServer {
-    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+    async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         // Who may have to wait for the slowest must not hold samples that the slowest waits for.
         let share = Share::Leased { samples: self.batch, ahead: self.lead_max.is_none() };
         let Some(mine) = worker.gradient(share).await else { return Ok(()) };
@@ -27,17 +27,17 @@ impl Strategy for ParameterServer {
         Ok(())
     }
 
-    async fn serve(&mut self, server: &mut Server) -> Result<()> {
+    async fn serve(&mut self, server: &mut Server) -> Result<(), Interrupt> {
         let mut pace = Pace::default();
         loop {
             pace.admit(&server.view.members);
             match server.next().await? {
-                Call::Push { from, payload, tail, spans } => {
+                Call::Gradient { from, payload, tail, spans } => {
                     server.descend(from, payload, tail, spans, self.batch as f64);
                     pace.step(from);
                 }
                 Call::Idle { from } => pace.rest(from),
-                Call::Replica { .. } | Call::Members => {}
+                Call::Message { .. } | Call::Members => {}
             }
             pace.keep(&server.view.members);
             pace.free(self.lead_max).into_iter().for_each(|worker| server.reply(worker));

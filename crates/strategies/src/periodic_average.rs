@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use paceline_learn::vector::distance_squared;
-use paceline_runtime::{Coordination, Result, Share, Strategy, Worker};
+use paceline_runtime::{Coordination, Interrupt, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::epoch;
@@ -21,7 +21,7 @@ pub struct PeriodicAverage {
 }
 
 impl Strategy for PeriodicAverage {
-    async fn round(&mut self, worker: &mut Worker) -> Result<()> {
+    async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         let steps = self.period.steps(&clock_of_decay(worker));
         let (samples, made) = self.learn_alone(worker, steps).await;
 

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use paceline_runtime::{Line, Reader, Record};
+use paceline_runtime::{Line, Reader, Record, SampleTally};
 
-use crate::counter::Counter;
 pub use crate::series::Point;
 use crate::series::Series;
 
@@ -14,7 +13,7 @@ const BINS_PER_EPOCH: u64 = 20;
 /// Reads a journal into curves. Its memory grows with the workers, not with the run.
 #[derive(Clone, Debug)]
 pub struct Curves {
-    counter: Counter,
+    tally: SampleTally,
     loss: Series,
     test_loss: Series,
     accuracy: Series,
@@ -25,7 +24,7 @@ pub struct Curves {
 impl Default for Curves {
     fn default() -> Curves {
         Curves {
-            counter: Counter::default(),
+            tally: SampleTally::default(),
             loss: Series::new(1),
             test_loss: Series::new(1),
             accuracy: Series::new(1),
@@ -68,26 +67,26 @@ impl Curves {
 
     /// Samples applied so far. What was lost with a center counts again when it is applied again.
     pub fn samples(&self) -> u64 {
-        self.counter.samples()
+        self.tally.samples()
     }
 
     pub(crate) fn samples_per_epoch(&self) -> u64 {
-        self.counter.samples_per_epoch
+        self.tally.samples_per_epoch
     }
 
     fn bin_width(&self) -> u64 {
-        self.counter.samples_per_epoch / BINS_PER_EPOCH
+        self.tally.samples_per_epoch / BINS_PER_EPOCH
     }
 
     fn point(&self, line: &Line, samples: u64, value: f64) -> Point {
-        Point { at: line.at.as_secs_f64(), epochs: self.counter.epochs(samples), value }
+        Point { at: line.at.as_secs_f64(), epochs: self.tally.epochs(samples), value }
     }
 }
 
 impl Reader for Curves {
     fn read(&mut self, line: &Line) {
-        let new = self.counter.read(line);
-        let samples = self.counter.samples();
+        let new = self.tally.read(line);
+        let samples = self.tally.samples();
         match &line.record {
             Record::Began { .. } => {
                 self.loss = Series::new(self.bin_width());

@@ -3,7 +3,6 @@
 pub mod article;
 mod axis;
 pub mod bars;
-mod counter;
 pub mod curves;
 pub mod figure;
 mod grid;

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_runtime::{Line, Record};
-
-use crate::counter::Counter;
+use paceline_runtime::{Line, Record, SampleTally};
 
 const BEATS_PER_EPOCH: u64 = 20;
 
@@ -28,7 +26,7 @@ pub(crate) struct Beat {
 
 #[derive(Default)]
 pub(crate) struct Pulse {
-    counter: Counter,
+    tally: SampleTally,
     members: usize,
     bytes_total: u64,
     beats: u64,
@@ -49,11 +47,11 @@ struct Since {
 impl Pulse {
     /// Reads a line; gives a beat when enough samples have been applied.
     pub fn read(&mut self, line: &Line) -> Option<Beat> {
-        let new = self.counter.read(line);
-        let times = self.counter.keeping_one_in;
+        let new = self.tally.read(line);
+        let times = self.tally.keeping_one_in();
         match &line.record {
             Record::Began { .. } => {
-                self.width = (self.counter.samples_per_epoch / BEATS_PER_EPOCH).max(1);
+                self.width = (self.tally.samples_per_epoch / BEATS_PER_EPOCH).max(1);
             }
             Record::View { members, .. } => self.members = members.len(),
             Record::Computed { since, .. } => {
@@ -86,7 +84,7 @@ impl Pulse {
             self.width = self.width.saturating_mul(2);
         }
         Beat {
-            samples: self.counter.samples(),
+            samples: self.tally.samples(),
             loss: since.loss_sum / since.samples as f64,
             rate,
             samples_per_second: since.samples as f64 / seconds,

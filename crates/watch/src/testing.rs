@@ -18,7 +18,7 @@ pub fn two_workers(rounds: u64) -> Vec<Line> {
         for (who, busy) in [(WorkerId(0), 4), (WorkerId(1), 9)] {
             let (since, compute) = (milliseconds(start), milliseconds(busy));
             let (view, exchange, samples) = (1, round, 10);
-            lines.push(line(start + busy, Record::Computed { who, since, samples }));
+            lines.push(line(start + busy, Record::Computed { who, since, samples, .. }));
             let entered = Record::Entered { who, view, exchange, round, samples, compute };
             lines.push(line(start + busy, entered));
         }

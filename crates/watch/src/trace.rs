@@ -139,7 +139,7 @@ impl Reader for Trace {
         }
         match &line.record {
             Record::Started { who } => drop(self.told(*who)),
-            Record::Computed { who, since, samples } => {
+            Record::Computed { who, since, samples, .. } => {
                 self.slice(*who, "compute", *since, at, json!({ "samples": samples }));
             }
             Record::Entered { who, view, exchange, .. } => {

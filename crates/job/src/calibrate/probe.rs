@@ -7,14 +7,16 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::{Gradient, OptimizerState};
-use paceline_net::{News, ThreadCluster, ThreadConfig, ThreadHub};
-use paceline_runtime::cluster::{Action, Entry, Event, Tail, Ticket, Word};
+use paceline_net::{ThreadCluster, ThreadConfig, ThreadHub};
 use paceline_runtime::codec::Payload;
-use paceline_runtime::{Cluster, Coordination, Line, Record, Spans, View, WorkerId};
+use paceline_runtime::coordination::Word;
+use paceline_runtime::edge::{Action, Event, News, Output};
+use paceline_runtime::wire::{Entry, Tail};
+use paceline_runtime::{Cluster, Coordination, Line, Record, Spans, Ticket, View, WorkerId};
 
 use super::fit::{Point, Spread};
 use crate::job::Prepared;
-use crate::threads::attach;
+use crate::threads::start_worker;
 
 /// Nothing is timed less or more often than this, whatever the budget.
 const REPEATS_MIN: usize = 5;
@@ -62,11 +64,11 @@ pub fn pauses(prepared: &Prepared, gradient: Duration, budget: Duration) -> Resu
     let mut alone = prepared.clone();
     (alone.workers, alone.workers_first) = (1, 1);
     alone.plan.samples_total = rounds as u64 * prepared.batch;
-    let (hub, news) = hub_with_news(&alone, 1, vec![]);
-    let worker = attach(&alone, &hub, WorkerId(0));
+    let (hub, outputs) = hub_with_outputs(&alone, 1, vec![]);
+    let worker = start_worker(&alone, &hub, WorkerId(0));
     hub.hello(WorkerId(0));
     worker.join().map_err(|_| PANICKED)??;
-    let computed: Vec<(Duration, Duration)> = news.try_iter().filter_map(computed).collect();
+    let computed: Vec<(Duration, Duration)> = outputs.try_iter().filter_map(computed).collect();
     let pauses = computed.windows(2).map(|pair| pair[1].0.saturating_sub(pair[0].1));
     let pauses: Vec<f64> = pauses.skip(WARM_UP).map(|pause| pause.as_secs_f64()).collect();
     if pauses.is_empty() {
@@ -78,9 +80,9 @@ pub fn pauses(prepared: &Prepared, gradient: Duration, budget: Duration) -> Resu
 const PANICKED: &str = "the model panicked while it was timed; see above";
 
 /// When a gradient was begun and ended.
-fn computed(news: News) -> Option<(Duration, Duration)> {
-    match news {
-        News::Line(Line { at, record: Record::Computed { since, .. } }) => Some((since, at)),
+fn computed(output: Output) -> Option<(Duration, Duration)> {
+    match output {
+        Output::Line(Line { at, record: Record::Computed { since, .. } }) => Some((since, at)),
         _ => None,
     }
 }
@@ -182,14 +184,14 @@ fn timings<T>(
 }
 
 fn hub(prepared: &Prepared, workers: u32, pace: Vec<Duration>) -> Arc<ThreadHub> {
-    hub_with_news(prepared, workers, pace).0
+    hub_with_outputs(prepared, workers, pace).0
 }
 
-fn hub_with_news(
+fn hub_with_outputs(
     prepared: &Prepared,
     workers: u32,
     pace: Vec<Duration>,
-) -> (Arc<ThreadHub>, Receiver<News>) {
+) -> (Arc<ThreadHub>, Receiver<Output>) {
     ThreadHub::new(ThreadConfig {
         seed: prepared.plan.seed,
         workers,
@@ -237,7 +239,9 @@ impl Seat {
         self.cluster.submit(self.me, Action::Compute { ticket, params, spans, updates: 0 });
         loop {
             match self.cluster.next() {
-                Some(Event::Computed { .. }) => return Ok(since.elapsed().as_secs_f64()),
+                Some(Event::For { news: News::Computed { .. }, .. }) => {
+                    return Ok(since.elapsed().as_secs_f64());
+                }
                 Some(_) => {}
                 None => return Err(PANICKED.into()),
             }
@@ -249,7 +253,10 @@ impl Seat {
         let (ticket, view) = (self.ticket(), view.clone());
         let entered = Instant::now();
         self.cluster.submit(self.me, Action::Exchange { ticket, view, number, entry });
-        while !matches!(self.cluster.next(), Some(Event::Exchanged { .. }) | None) {}
+        while !matches!(
+            self.cluster.next(),
+            Some(Event::For { news: News::Summed { .. }, .. }) | None
+        ) {}
         (entered, Instant::now())
     }
 }

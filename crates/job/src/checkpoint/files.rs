@@ -10,7 +10,7 @@ use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Manifest, Seal};
+use super::{Manifest, Seal, version_1};
 
 pub const MANIFEST: &str = "manifest.json";
 pub const WEIGHTS: &str = "weights.safetensors";
@@ -18,8 +18,8 @@ pub const STATE: &str = "state.safetensors";
 /// The tensor in [`WEIGHTS`].
 pub const PARAMS: &str = "params";
 
-/// The version of the format; others are refused.
-const VERSION: u32 = 1;
+/// The version of the format that is written; version 1 can be read, too.
+const VERSION: u32 = 2;
 /// A manifest lists samples and members, never parameters.
 const MANIFEST_BYTES_MAX: u64 = 1 << 28;
 
@@ -66,14 +66,18 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest, String> {
     let text = read().map_err(|error| name(error.to_string()))?;
     let damaged = |error: serde_json::Error| name(format!("damaged ({error})"));
     let Version { version } = serde_json::from_str(&text).map_err(damaged)?;
-    if version != VERSION {
+    if !(1..=VERSION).contains(&version) {
         return Err(name(format!(
-            "version {version} of the format, but this program reads version {VERSION}"
+            "version {version} of the format, but this program reads versions 1 to {VERSION}"
         )));
     }
     let sealed: Sealed<'_> = serde_json::from_str(&text).map_err(damaged)?;
     if crc32fast::hash(sealed.manifest.get().as_bytes()) != sealed.crc32 {
         return Err(name("damaged (its checksum is wrong)".into()));
+    }
+    if version == 1 {
+        let old = serde_json::from_str(sealed.manifest.get()).map_err(damaged)?;
+        return serde_json::from_value(version_1::upgrade(old)).map_err(damaged);
     }
     serde_json::from_str(sealed.manifest.get()).map_err(damaged)
 }

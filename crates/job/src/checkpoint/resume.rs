@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use paceline_learn::Vector;
-use paceline_runtime::{Snapshot, train};
+use paceline_runtime::Snapshot;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -12,6 +11,7 @@ use super::files::{self, PARAMS, STATE};
 use super::{Manifest, folder};
 use crate::job::{Job, Prepared};
 use crate::recipes::Recipe;
+use crate::run_result::Losses;
 use crate::task::Task;
 
 /// A checkpoint that was found whole.
@@ -64,6 +64,7 @@ impl Checkpoint {
         own: Option<Task>,
     ) -> Result<Prepared, String> {
         let Checkpoint { manifest, snapshot, .. } = self;
+        let losses = Losses { first: manifest.loss_first, last: manifest.loss_last };
         refuse_change(&manifest, job)?;
         if workers == 0 {
             return Err("workers = 0: a job needs at least one worker".into());
@@ -73,6 +74,7 @@ impl Checkpoint {
         prepared.workers = workers;
         check(&manifest, &snapshot, &prepared)?;
         prepared.plan.resumed = Some(Arc::new(snapshot));
+        prepared.losses = losses;
         Ok(prepared)
     }
 }
@@ -129,18 +131,16 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
             manifest.samples_per_epoch, plan.samples_per_epoch
         )));
     }
-    let fits = |vector: &Vector| vector.len() == wants || vector.len() == size;
-    let portions = || snapshot.portions.values();
-    let replicas = portions().map(|portion| &portion.shared.params);
+    let fits = |vector: &[f32]| vector.len() == wants || vector.len() == size;
+    let parts = || snapshot.workers.values();
+    let replicas = parts().map(|part| &part.shared.params);
     let centers = snapshot.center.iter().map(|center| &center.params);
-    let optimizers = portions().map(|portion| &portion.shared.optimizer);
+    let optimizers = parts().map(|part| &part.shared.optimizer);
     let optimizers = optimizers.chain(snapshot.center.iter().map(|center| &center.optimizer));
-    let sums =
-        portions().filter_map(|portion| Some(&portion.own.summed.as_ref()?.sum.gradient.sum));
-    let residuals = portions().map(|portion| &*portion.own.residual);
+    let mut private = parts().flat_map(|part| part.private.vectors());
     if !replicas.chain(centers).all(|vector| vector.len() == wants)
         || !optimizers.flat_map(|state| &state.slots).all(|slot| slot.len() == learned)
-        || !sums.chain(residuals).all(|vector| vector.is_empty() || fits(vector))
+        || !private.all(|(_, vector)| vector.is_empty() || fits(vector))
     {
         return Err(other("a vector has another length".into()));
     }
@@ -149,9 +149,9 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
         let epochs = end as f64 / plan.samples_per_epoch as f64;
         return Err(format!("{epochs:.2} epochs are done already: give at least so many epochs"));
     }
-    let memory = portions().next().map_or(&[][..], |portion| &portion.shared.memory);
-    train::check_memory(memory, prepared.strategy())
-        .map_err(|error| other(format!("its memory is another ({error})")))
+    let memory = parts().next().map(|part| part.shared.strategy.clone()).unwrap_or_default();
+    let loaded = prepared.strategy().load(memory);
+    loaded.map_err(|error| other(format!("its strategy's memory is different ({error})")))
 }
 
 fn read_snapshot(dir: &Path, manifest: &Manifest) -> Result<Snapshot, String> {
@@ -165,6 +165,5 @@ fn read_snapshot(dir: &Path, manifest: &Manifest) -> Result<Snapshot, String> {
         name => files::vector(&tensors, name).map(Arc::new),
     };
     let snapshot = manifest.state.join(&find).map_err(says)?;
-    let losses = (manifest.loss_first, manifest.loss_last);
-    Ok(Snapshot { done: manifest.done.clone(), losses, ..snapshot })
+    Ok(Snapshot { done: manifest.done.clone(), ..snapshot })
 }

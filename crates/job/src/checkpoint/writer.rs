@@ -11,6 +11,7 @@ use paceline_runtime::{Snapshot, Spans};
 use super::files::{self, STATE, WEIGHTS};
 use super::{Checkpoints, Folder, Manifest, state};
 use crate::job::{Job, Prepared};
+use crate::run_result::Losses;
 
 /// How a run on threads saves what it has.
 pub struct Saving {
@@ -34,10 +35,12 @@ pub struct Saved {
     pub error: Option<String>,
 }
 
+type Offer = (Box<Snapshot>, Losses);
+
 pub(crate) struct Writer {
-    snapshots: SyncSender<Box<Snapshot>>,
+    snapshots: SyncSender<Offer>,
     /// The newest one that the thread had no time for yet; older ones are let go.
-    waiting: Option<Box<Snapshot>>,
+    waiting: Option<Offer>,
     thread: JoinHandle<Saved>,
     say: fn(&str),
     /// Whether it has been said that none are written at present.
@@ -78,8 +81,8 @@ impl Writer {
     }
 
     /// Takes a snapshot to write when there is time.
-    pub fn offer(&mut self, snapshot: Box<Snapshot>) {
-        self.waiting = Some(snapshot);
+    pub fn offer(&mut self, snapshot: Box<Snapshot>, losses: Losses) {
+        self.waiting = Some((snapshot, losses));
         self.refuses = false;
         self.pass_on();
     }
@@ -119,18 +122,18 @@ impl Writer {
 fn write_all(
     (folder, begun): (&Folder, Option<(PathBuf, Spans)>),
     blank: &Manifest,
-    snapshots: Receiver<Box<Snapshot>>,
+    snapshots: Receiver<Offer>,
     say: fn(&str),
 ) -> Saved {
     let mut saved = Saved::default();
-    for snapshot in snapshots {
+    for (snapshot, losses) in snapshots {
         if let Some((place, _)) = begun.as_ref().filter(|(_, done)| *done == snapshot.done) {
             // Nothing was learned since, and what is there is not touched.
             saved.newest = Some(place.clone());
             continue;
         }
         let round = snapshot.round();
-        match folder.add(round, |dir| write(dir, blank, &snapshot)) {
+        match folder.add(round, |dir| write(dir, blank, (&snapshot, losses))) {
             Ok(place) => saved = Saved { newest: Some(place), error: None },
             Err(error) => {
                 let dir = folder.path().display();
@@ -143,7 +146,11 @@ fn write_all(
     saved
 }
 
-fn write(dir: &Path, blank: &Manifest, snapshot: &Snapshot) -> Result<(), String> {
+fn write(
+    dir: &Path,
+    blank: &Manifest,
+    (snapshot, losses): (&Snapshot, Losses),
+) -> Result<(), String> {
     if !snapshot.is_finite() {
         return Err("its parameters are not finite".into());
     }
@@ -152,12 +159,11 @@ fn write(dir: &Path, blank: &Manifest, snapshot: &Snapshot) -> Result<(), String
     let rest = tensors.split_off(1);
     let weights = files::write_tensors(&dir.join(WEIGHTS), &tensors)?;
     let others = files::write_tensors(&dir.join(STATE), &rest)?;
-    let (loss_first, loss_last) = snapshot.losses;
     let manifest = Manifest {
         round: snapshot.round(),
         samples: snapshot.done.len(),
-        loss_first,
-        loss_last,
+        loss_first: losses.first,
+        loss_last: losses.last,
         done: snapshot.done.clone(),
         files: [(WEIGHTS.to_owned(), weights), (STATE.to_owned(), others)].into(),
         state,

@@ -5,23 +5,20 @@ use std::sync::Arc;
 use paceline_learn::Vector;
 
 use super::{Mine, Worker};
-use crate::cluster::{Letter, Published, Shelf, Tail, WorkerId};
-use crate::executor::{Interrupt, Port, Result, Wanted};
+use crate::executor::{Interrupt, Wanted};
+use crate::ids::WorkerId;
 use crate::journal::Record;
+use crate::wire::{HEADER_BYTES, Letter, Mailbox, Message, Published, Shelf, Tail};
 
 impl Worker {
-    pub fn send(&self, to: WorkerId, letter: Letter) {
-        self.port.send(to, letter);
+    /// Sends a message to the same strategy of another worker; it does not wait.
+    pub fn send(&self, to: WorkerId, message: Message) {
+        self.port.send(to, Letter::Message { to: Mailbox::Worker, message });
     }
 
-    /// The letters that are here, in order of arrival.
-    pub fn received(&self) -> Vec<Arc<Vector>> {
-        std::iter::from_fn(|| self.port.look(|inbox| inbox.letter(|_, _| true)))
-            .filter_map(|(_, letter)| match letter {
-                Letter::Params { params, .. } => Some(params),
-                _ => None,
-            })
-            .collect()
+    /// The messages that have arrived, with their senders, in order of arrival.
+    pub fn received(&self) -> impl Iterator<Item = (WorkerId, Message)> + use<> {
+        self.port.look(|inbox| inbox.take_messages()).into_iter()
     }
 
     /// The member that hosts the center.
@@ -29,73 +26,58 @@ impl Worker {
         self.view.first()
     }
 
-    /// Sends a letter to the server and waits for the center in return.
-    pub async fn call(&mut self, letter: Letter) -> Result<Arc<Vector>> {
-        Ok(self.call_center(letter).await?.0)
+    /// Sends a message to the server and waits until it replies with the center.
+    pub async fn call(&mut self, message: Message) -> Result<Arc<Vector>, Interrupt> {
+        let letter = Letter::Message { to: Mailbox::Server, message };
+        Ok(self.call_server(letter).await?.0)
     }
 
-    async fn call_center(&mut self, letter: Letter) -> Result<(Arc<Vector>, u64)> {
+    async fn call_server(&mut self, letter: Letter) -> Result<(Arc<Vector>, u64), Interrupt> {
         let (server, since) = (self.server(), self.now());
-        self.send(server, letter);
-        let answer = self
+        // A server that left may have answered an earlier call too late.
+        self.port.look(|inbox| inbox.forget_centers());
+        self.port.send(server, letter);
+        let (params, version, done) = self
             .port
             .until(Wanted::Letter { from: Some(server) }, |inbox| {
                 let gone = !inbox.is_member(server) || inbox.over;
-                let letter =
-                    inbox.letter(|from, l| from == server && matches!(l, Letter::Params { .. }));
-                letter.map(Ok).or(gone.then_some(Err(Interrupt::PeerLost)))
+                inbox.center(server).map(Ok).or(gone.then_some(Err(Interrupt::PeerLost)))
             })
             .await?;
         self.port.record(Record::Waited { who: self.id, whom: server, since });
-        let (_, Letter::Params { params, version, done }) = answer else {
-            unreachable!("only the center was asked for")
-        };
         let (copy, optimizer) = (params.clone(), Arc::default());
         self.port.publish(Shelf::Copy, Published { params: copy, optimizer, version, done });
         Ok((params, version))
     }
 
     /// Pushes a gradient to the server and waits for the center in return.
-    pub async fn push(&mut self, mine: Mine) -> Result<Arc<Vector>> {
+    pub async fn push(&mut self, mine: Mine) -> Result<Arc<Vector>, Interrupt> {
         let Mine { gradient, spans, version, .. } = mine;
         let (samples, loss_sum) = (gradient.samples, gradient.loss_sum);
-        let residual = self.state.residual.clone();
+        let residual = self.state.private.residual.clone();
         let payload = self.encode(gradient.sum);
         let tail = Tail { version, samples, loss_sum, ..Tail::default() };
-        let letter = Letter::Push { payload, tail, spans: spans.clone() };
-        match self.call_center(letter).await {
+        let letter = Letter::Gradient { payload, tail, spans: spans.clone() };
+        match self.call_server(letter).await {
             Ok((params, version)) => {
                 self.state.version = version;
                 Ok(params)
             }
             Err(interrupt) => {
-                // What nobody received was not sent.
-                self.state.residual = residual;
+                // The samples are returned, so the gradient counts as not sent. If the server applied it
+                // before it was lost, its center was lost with it, except where a copy survives.
+                self.state.private.residual = residual;
                 self.give_back(spans);
                 Err(interrupt)
             }
         }
     }
 
-    /// A peer's last published replica, read without disturbing it.
-    pub async fn read(&self, from: WorkerId) -> Result<Arc<Vector>> {
-        let value = self.read_shelf(from, Shelf::Replica).await?;
-        let bytes = 4 * value.params.len() as u64 + crate::cluster::HEADER_BYTES;
+    /// A peer's last published replica, read without disturbing the peer.
+    pub async fn read(&self, from: WorkerId) -> Result<Arc<Vector>, Interrupt> {
+        let value = self.port.read(from, Shelf::Replica).await?;
+        let bytes = 4 * value.params.len() as u64 + HEADER_BYTES;
         self.port.record(Record::Sent { who: from, to: self.id, bytes });
         Ok(value.params)
     }
-
-    pub(crate) async fn read_shelf(&self, from: WorkerId, shelf: Shelf) -> Result<Published> {
-        read_shelf(&self.port, from, shelf).await
-    }
-}
-
-pub(crate) async fn read_shelf(port: &Port, from: WorkerId, shelf: Shelf) -> Result<Published> {
-    let ticket = port.read(from, shelf);
-    port.until(Wanted::Value { from }, |inbox| {
-        let gone = inbox.lost.contains(&from) || inbox.over;
-        let value = inbox.value(ticket).map(|value| value.ok_or(Interrupt::PeerLost));
-        value.or(gone.then_some(Err(Interrupt::PeerLost)))
-    })
-    .await
 }

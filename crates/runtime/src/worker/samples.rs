@@ -3,22 +3,23 @@
 use std::sync::Arc;
 
 use super::{Mine, Share, Total, Worker};
-use crate::cluster::{Lease, Word};
+use crate::coordination::{Lease, Word};
+use crate::edge::Replica;
 use crate::executor::Wanted;
 use crate::journal::Record;
 use crate::spans::Spans;
 
-/// How many base batches an open one is taken for before the first has ended.
+/// How many base batches an open batch is expected to have before the first one has ended.
 const FIRST_EXPECTED_BATCHES: u64 = 4;
 
 impl Worker {
-    /// A gradient at the replica over the samples of `share`; `None` when no sample is free.
+    /// The gradient at the replica over the samples of `share`; `None` if no sample is free.
     pub async fn gradient(&mut self, share: Share) -> Option<Mine> {
         let is_leased = matches!(share, Share::Leased { .. });
         let spans = match share {
             Share::ByRank(shares) => {
                 let mut dealt = self.state.agreed.ledger.deal(shares.iter().sum());
-                self.state.dealt.add(&dealt);
+                self.state.private.dealt.add(&dealt);
                 self.deals += 1;
                 let rank = self.rank();
                 dealt.take(shares[..rank].iter().sum());
@@ -35,28 +36,29 @@ impl Worker {
         let ticket = self.port.compute(self.state.params.clone(), spans.clone(), updates);
         let gradient = self.port.until(Wanted::Gradient, |inbox| inbox.gradient(ticket)).await;
         let samples = spans.len();
-        self.port.record(Record::Computed { who: self.id, since, samples });
-        self.state.compute += self.now() - since;
-        self.state.samples += samples;
-        self.state.loss_sum += gradient.loss_sum;
+        let (who, round) = (self.id, Some(self.state.round));
+        self.port.record(Record::Computed { who, since, samples, round });
+        let took = self.now() - since;
+        let private = &mut self.state.private;
+        private.compute += took;
+        private.samples += samples;
+        private.loss_sum += gradient.loss_sum;
         self.computed += samples;
         Some(Mine { gradient, spans, version: self.state.version, is_leased })
     }
 
     fn draw(&mut self, samples: u64) -> Spans {
-        self.lane_batch = self.lane_batch.max(samples);
         let ledger = &mut self.state.agreed.ledger;
         if ledger.lane(self.id).is_none() {
-            // Nobody knows yet how long a sum lasts; too much is better than to run dry.
-            let samples_expected = FIRST_EXPECTED_BATCHES * samples;
-            let expected: Vec<_> =
-                self.view.members.iter().map(|who| (*who, samples_expected)).collect();
+            // How long a sum takes is not known yet; a lane that is too long is better than one that runs dry.
+            let each = FIRST_EXPECTED_BATCHES * self.lane_batch;
+            let expected: Vec<_> = self.view.members.iter().map(|who| (*who, each)).collect();
             ledger.fill_lanes(&expected);
         }
         let mut lane = ledger.lane(self.id).cloned().unwrap_or_default();
-        lane.take(self.state.drawn);
+        lane.take(self.state.private.drawn);
         let spans = lane.take(samples);
-        self.state.drawn += spans.len();
+        self.state.private.drawn += spans.len();
         spans
     }
 
@@ -81,12 +83,12 @@ impl Worker {
         }
     }
 
-    /// Hands leased samples back unused.
+    /// Returns leased samples that will not be used.
     pub fn give_back(&mut self, spans: Spans) {
         self.port.tell(Word::Return { holder: self.id, spans });
     }
 
-    /// Hands back what was leased ahead, once it is here.
+    /// Returns the samples that were leased ahead, as soon as they arrive.
     pub(crate) async fn give_back_lease(&mut self) {
         let Some(ticket) = self.lease.take() else { return };
         let leased = self
@@ -100,15 +102,19 @@ impl Worker {
         }
     }
 
-    /// Steps along the mean gradient of everybody's samples, which are thereby applied.
+    /// Steps along the mean gradient over the samples of all members, which are thereby applied.
     pub fn descend(&mut self, total: &Total) {
         let rate = self.rate();
         if total.sum.gradient.samples > 0 {
             let before = (self.state.params.clone(), self.state.optimizer.clone());
             let plan = self.plan.clone();
-            let after = self.port.descend_once(before, &total.sum, rate, |params, state| {
-                plan.optimizer.descended(params, state, &total.sum.gradient, rate, &plan.layout)
-            });
+            let step = |(params, state): &Replica| -> Replica {
+                let gradient = &total.sum.gradient;
+                let (params, state) =
+                    plan.optimizer.descended(params, state, gradient, rate, &plan.layout);
+                (Arc::new(params), Arc::new(state))
+            };
+            let after = self.port.descend(before, &total.sum, rate, &step);
             (self.state.params, self.state.optimizer) = after;
         }
         let staleness = self.state.version - total.version;
@@ -117,8 +123,8 @@ impl Worker {
         self.apply(total.spans.clone(), total.sum.gradient.loss_sum, staleness, rate);
     }
 
-    /// Steps along a gradient of one's own, before any exchange. Leased samples are thereby applied;
-    /// the others are when the replicas are averaged.
+    /// Steps along this worker's own gradient, before any exchange. Leased samples are thereby applied;
+    /// others are when the replicas are averaged.
     pub fn descend_alone(&mut self, mine: &Mine) {
         let rate = self.rate();
         let plan = self.plan.clone();
@@ -129,18 +135,20 @@ impl Worker {
         self.updates += 1;
         self.state.version += 1;
         if mine.is_leased {
-            // Never taken back, so the journal and the coordinator hear of it in the same step.
+            // This is never undone, so journal and coordinator are told in the same step.
             let (who, version, spans) = (self.id, self.state.version, mine.spans.clone());
-            let loss_sum = mine.gradient.loss_sum;
+            let (loss_sum, round) = (mine.gradient.loss_sum, Some(self.state.round));
             self.port.tell(Word::Done { spans: spans.clone() });
-            self.port.record(Record::Applied { who, version, spans, loss_sum, staleness, rate });
+            let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate, round };
+            self.port.record(applied);
         }
     }
 
-    /// Takes samples as part of the replica; the journal says so when the round is through.
+    /// Marks samples as applied; the journal says so when the round is committed.
     pub(super) fn apply(&mut self, spans: Spans, loss_sum: f64, staleness: u64, rate: f32) {
         self.state.agreed.ledger.finish(&spans);
-        let (who, version) = (self.id, self.state.version);
-        self.applied.push(Record::Applied { who, version, spans, loss_sum, staleness, rate });
+        let (who, version, round) = (self.id, self.state.version, Some(self.state.round));
+        let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate, round };
+        self.applied.push(applied);
     }
 }

@@ -1,9 +1,7 @@
 //! Watch a run for what must hold, one property each. They read the journal, never the ledger itself.
 
-mod ledger;
 mod replicas_agree;
 mod traffic;
 
-pub use ledger::{LedgerCheck, Tally};
 pub use replicas_agree::ReplicasAgree;
 pub use traffic::Traffic;

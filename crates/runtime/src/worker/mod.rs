@@ -2,36 +2,39 @@
 
 mod exchanges;
 mod letters;
-mod portions;
 mod samples;
+mod snapshots;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_learn::{Dice, Gradient, OptimizerState, Rescaler, Vector};
-use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Published, Shelf, Sum, Ticket, View, WorkerId};
+use crate::agreed::Agreed;
+use crate::exchange::Sum;
 use crate::executor::Port;
+use crate::ids::{Ticket, WorkerId};
 use crate::journal::Record;
 use crate::ledger::Ledger;
 use crate::plan::Plan;
+use crate::private::PrivateState;
 use crate::spans::Spans;
-
-pub(crate) use letters::read_shelf;
+use crate::view::View;
+use crate::wire::{Published, Shelf};
 
 /// Where the samples of a gradient come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Share {
-    /// The next positions, so many for each rank: all members take theirs at the same time.
+    /// The next positions, split by rank into these counts: all members take theirs at the same time.
     ByRank(Vec<u64>),
-    /// So many from this worker's own lane.
+    /// The next positions of this worker's own lane, up to this count. Lanes are filled from what all
+    /// members agree on ([`Strategy::lane_batch`](crate::Strategy::lane_batch)), so counts may differ.
     Lane(u64),
-    /// So many leased from the coordinator; `ahead` asks for the next ones while these are computed.
+    /// Leased from the coordinator; `ahead` asks for the next samples while these are computed.
     Leased { samples: u64, ahead: bool },
 }
 
-/// A gradient of this worker's own samples.
+/// A gradient over this worker's own samples.
 #[derive(Clone, Debug)]
 pub struct Mine {
     pub gradient: Gradient,
@@ -42,7 +45,7 @@ pub struct Mine {
 }
 
 impl Mine {
-    /// Takes in more samples, computed at the same parameters.
+    /// Adds more samples, computed at the same parameters.
     pub fn add(&mut self, more: Mine) {
         assert_eq!(self.version, more.version, "one gradient is computed at one replica");
         self.gradient.add(&more.gradient);
@@ -50,7 +53,7 @@ impl Mine {
     }
 }
 
-/// The gradient over everybody's samples.
+/// The gradient over the samples of all members.
 #[derive(Clone, Debug)]
 pub struct Total {
     pub sum: Arc<Sum>,
@@ -58,22 +61,14 @@ pub struct Total {
     pub version: u64,
 }
 
-/// The mean of everybody's replicas.
+/// The mean of all members' replicas.
 #[derive(Clone, Debug)]
 pub struct Average {
     pub mean: Arc<Vector>,
     pub sum: Arc<Sum>,
 }
 
-/// What all members agree on besides replica and strategy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Agreed {
-    pub ledger: Ledger,
-    pub rescaler: Rescaler,
-    pub stopped: bool,
-}
-
-/// Everything that a lost round takes back.
+/// Everything that is restored when a round is undone.
 #[derive(Clone)]
 pub struct State {
     pub round: u64,
@@ -83,30 +78,7 @@ pub struct State {
     pub agreed: Agreed,
     /// The replica at the start of the round.
     pub anchor: Arc<Vector>,
-    /// What encoding lost, to be sent later.
-    residual: Arc<Vector>,
-    /// The sum under way.
-    summing: Option<PendingSum>,
-    /// How many of the lane's positions are in gradients not yet applied.
-    drawn: u64,
-    /// What was dealt to all members since the last exchange.
-    dealt: Spans,
-    /// Samples, loss and time of this worker's gradients since the last exchange.
-    samples: u64,
-    loss_sum: f64,
-    compute: Duration,
-}
-
-#[derive(Clone)]
-struct PendingSum {
-    ticket: Ticket,
-    view: Arc<View>,
-    number: u64,
-    entered: Duration,
-    bytes: u64,
-    /// What the sum holds, where all know it beforehand; with lanes the counts tell.
-    dealt: Spans,
-    samples: u64,
+    pub private: PrivateState,
 }
 
 pub struct Worker {
@@ -115,27 +87,27 @@ pub struct Worker {
     pub plan: Arc<Plan>,
     pub(crate) port: Port,
     pub(crate) state: State,
-    /// The newest view that any member of the last exchange had heard of.
-    pub(crate) heard: u64,
+    /// The newest view that any member of the last exchange knew: all members know that it exists.
+    pub(crate) newest_view_agreed: u64,
     /// The coordinator has no more samples for asynchronous workers.
     pub(crate) out_of_samples: bool,
-    /// The members agreed to hand in portions of a snapshot after this round.
+    /// The members agreed to hand in parts of a snapshot after this round.
     pub(crate) save_agreed: bool,
-    /// The newest snapshot asked for that this worker has told the others of, or handed in its portion of.
-    pub(crate) wish_heeded: u64,
-    /// The wish to stop has been answered with a portion of a snapshot.
-    pub(crate) stop_heeded: bool,
+    /// The number of the newest requested snapshot that this worker has passed on to the others, or handed
+    /// in its part of.
+    pub(crate) save_served: u64,
+    /// This worker has handed in a part of the snapshot that ends a stopped job.
+    pub(crate) stop_served: bool,
     /// Samples of the job applied when the round began, as all members know, or as the lease said.
     clock: u64,
-    /// What one step of all members stands for, and how many steps this round has dealt.
+    /// The batch that one step of all members stands for, and the number of steps in this round.
     nominal_batch: f64,
     deals: u64,
     factor: f32,
-    exchanges: u64,
     updates: u32,
     lease: Option<Ticket>,
     computed: u64,
-    /// The base batch of open batches: the most that was drawn at a time.
+    /// The agreed base batch of lanes; see [`Share::Lane`].
     lane_batch: u64,
     applied: Vec<Record>,
 }
@@ -154,13 +126,7 @@ impl Worker {
             optimizer: plan.blank.clone(),
             agreed,
             anchor: plan.initial.clone(),
-            residual: Arc::default(),
-            summing: None,
-            drawn: 0,
-            dealt: Spans::new(),
-            samples: 0,
-            loss_sum: 0.0,
-            compute: Duration::ZERO,
+            private: PrivateState::default(),
         };
         Worker {
             id: port.worker,
@@ -168,16 +134,15 @@ impl Worker {
             plan,
             port,
             state,
-            heard: 0,
+            newest_view_agreed: 0,
             out_of_samples: false,
             save_agreed: false,
-            wish_heeded: 0,
-            stop_heeded: false,
+            save_served: 0,
+            stop_served: false,
             clock: 0,
             nominal_batch: 0.0,
             deals: 0,
             factor: 1.0,
-            exchanges: 0,
             updates: 0,
             lease: None,
             computed: 0,
@@ -218,7 +183,7 @@ impl Worker {
 
     /// The learning rate now: base schedule x rescale factor.
     pub fn rate(&self) -> f32 {
-        // Members may differ in samples, but never in the rate: steps count as all members' batches.
+        // A worker's own samples must not change its rate, so each step counts as all members' batches.
         let samples = self.clock_after(self.deals.saturating_sub(1));
         self.plan.schedule.rate(samples, self.plan.samples_total) * self.factor
     }
@@ -251,45 +216,47 @@ impl Worker {
         self.state.agreed.ledger.is_done()
     }
 
-    /// Whether all of the job's samples are applied or dealt.
+    /// Whether there are samples of the job that are neither applied nor dealt.
     pub fn has_free_samples(&self) -> bool {
         self.state.agreed.ledger.has_free()
     }
 
-    /// Dice of this worker's own; the same `purpose` in the same round gives the same dice.
+    /// This worker's dice; the same `purpose` in the same round gives the same dice.
     pub fn dice(&self, purpose: u64) -> Dice {
         Dice::keyed(&[self.plan.seed, u64::from(self.id.0), self.state.round, purpose])
     }
 
-    /// A member drawn at random, oneself included.
+    /// A random member, possibly this worker itself.
     pub fn random_member(&self) -> WorkerId {
         let members = &self.view.members;
         members[self.dice(PEER).below(members.len() as u64) as usize]
     }
 
-    /// Notes a number that the journal cannot see by itself.
+    /// Writes a number to the journal that only the strategy knows.
     pub fn note(&self, name: &str, value: f64) {
-        self.port.record(Record::Note { who: self.id, name: name.to_owned(), value });
+        let (who, round) = (self.id, Some(self.state.round));
+        self.port.record(Record::Note { who, name: name.to_owned(), value, round });
     }
 }
 
 const PEER: u64 = 1;
 const ENCODING: u64 = 2;
 
-/// What the loop around rounds does with a worker.
+/// What the training loop does with a worker.
 impl Worker {
     /// Sets the clock and the learning rate's factor for the round that begins.
-    pub(crate) fn begin_round(&mut self, nominal_batch: f64, together: bool) {
+    pub(crate) fn begin_round(&mut self, nominal_batch: f64, lane_batch: u64, synchronous: bool) {
         self.factor = self.state.agreed.rescaler.factor(nominal_batch);
         self.state.anchor = self.state.params.clone();
         (self.computed, self.deals, self.nominal_batch) = (0, 0, nominal_batch);
-        if together {
+        self.lane_batch = lane_batch.max(1);
+        if synchronous {
             self.clock = self.state.agreed.ledger.done().len();
         }
     }
 
     pub(crate) fn has_sum_under_way(&self) -> bool {
-        self.state.summing.is_some()
+        self.state.private.pending.is_some()
     }
 
     pub(crate) fn commit(&mut self) {
@@ -311,26 +278,30 @@ impl Worker {
 
     pub(crate) fn roll_back(&mut self, before: State) {
         self.applied.clear();
+        if let Some(pending) = self.state.private.pending.take() {
+            // A view follows, in which nothing of the old one is used.
+            self.abandon(&pending);
+        }
         let (who, round, samples) = (self.id, before.round, self.computed);
         self.port.record(Record::RolledBack { who, round, samples });
         self.state = before;
     }
 
-    /// Takes on a new view: what was under way in the old one is dropped, and its samples are free.
+    /// Enters a view. A sum that is under way in the old one is dropped, and its samples are free again.
     pub(crate) fn enter_view(&mut self, view: Arc<View>) {
+        self.port.look(|inbox| inbox.forget_views(view.number));
         self.view = view;
-        self.exchanges = 0;
         self.save_agreed = false;
-        if let Some(summing) = self.state.summing.take()
-            && summing.samples > 0
-        {
-            let (who, round, samples) = (self.id, self.state.round, summing.samples);
-            self.port.record(Record::RolledBack { who, round, samples });
+        let private = &mut self.state.private;
+        let residual = std::mem::take(&mut private.residual);
+        let before = std::mem::replace(private, PrivateState { residual, ..Default::default() });
+        if let Some(pending) = before.pending {
+            self.abandon(&pending);
+            if pending.samples > 0 {
+                let (who, round, samples) = (self.id, self.state.round, pending.samples);
+                self.port.record(Record::RolledBack { who, round, samples });
+            }
         }
-        self.state.drawn = 0;
-        self.state.dealt = Spans::new();
-        (self.state.samples, self.state.loss_sum) = (0, 0.0);
-        self.state.compute = Duration::ZERO;
         self.state.agreed.ledger.release_all();
     }
 }

@@ -1,27 +1,22 @@
-//! Reads a journal and keeps what a run's outcome tells.
+//! Reads a journal and keeps the totals that a run's result reports.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use paceline_runtime::{Line, Reader, Record, WorkerId};
+use paceline_runtime::{Line, Reader, Record, SampleTally, WorkerId};
 
-/// What a run came to, so far.
+/// The totals of a run so far.
 #[derive(Default)]
 pub struct RunTotals {
     pub end: Duration,
     /// When the coordinator declared the job over.
     pub over: Option<Duration>,
-    pub together: bool,
-    pub samples_per_epoch: u64,
-    pub samples_total: u64,
-    /// Samples applied so far.
-    pub samples: u64,
+    pub tally: SampleTally,
     pub samples_rolled_back: u64,
     pub bytes_sent: u64,
     pub rounds: u64,
     steps: u64,
-    /// What the run that this one goes on from had applied, and its rounds.
-    samples_before: u64,
+    /// Rounds before the run was resumed.
     rounds_before: u64,
     pub workers: BTreeMap<WorkerId, Life>,
     pub members: Vec<WorkerId>,
@@ -29,10 +24,8 @@ pub struct RunTotals {
     pub scores: Vec<Score>,
     pub staleness_max: u64,
     pub notes: BTreeMap<String, (f64, u64)>,
-    applied: BTreeMap<WorkerId, u64>,
-    void: BTreeSet<WorkerId>,
     exchanges: BTreeMap<(u64, u64), Vec<Wait>>,
-    /// How long others waited for a worker, in all.
+    /// The total time that others waited for a worker.
     pub waited_for: BTreeMap<WorkerId, Duration>,
 }
 
@@ -72,20 +65,18 @@ struct Wait {
 impl Reader for RunTotals {
     fn read(&mut self, line: &Line) {
         self.end = self.end.max(line.at);
+        let samples_new = self.tally.read(line);
         match &line.record {
-            Record::Began { samples_total, samples_per_epoch, together, .. } => {
-                (self.samples_total, self.samples_per_epoch) = (*samples_total, *samples_per_epoch);
-                self.together = *together;
+            Record::Began { samples_per_epoch, .. } => {
                 self.curve = Curve::new(*samples_per_epoch);
             }
-            Record::Resumed { round, spans, loss_first, loss_last, .. } => {
-                (self.samples, self.samples_before) = (spans.len(), spans.len());
+            Record::Resumed { round, loss_first, loss_last, .. } => {
                 (self.rounds, self.rounds_before) = (*round, *round);
                 let losses = [loss_first, loss_last].into_iter().copied().flatten();
                 self.curve.points.extend(losses.map(|loss| (line.at, loss)));
             }
             Record::View { members, .. } => self.view(line.at, members),
-            Record::Computed { who, since, samples } => {
+            Record::Computed { who, since, samples, .. } => {
                 let life = self.workers.entry(*who).or_default();
                 life.compute += line.at.saturating_sub(*since);
                 life.samples += samples;
@@ -100,27 +91,22 @@ impl Reader for RunTotals {
             Record::Waited { whom, since, who } if whom != who => {
                 *self.waited_for.entry(*whom).or_default() += line.at.saturating_sub(*since);
             }
-            Record::Applied { who, spans, loss_sum, staleness, .. } => {
+            Record::Applied { spans, loss_sum, staleness, .. } => {
                 self.staleness_max = self.staleness_max.max(*staleness);
-                self.apply(line.at, *who, spans.len(), *loss_sum);
+                if samples_new > 0 {
+                    self.curve.add(line.at, spans.len(), *loss_sum);
+                }
             }
             Record::Committed { round, .. } => {
                 self.steps += 1;
                 self.rounds = self.rounds.max(*round);
             }
             Record::StartedOver => {
-                self.samples = self.samples_before;
-                self.applied.clear();
                 self.scores.clear();
-                self.curve = Curve::new(self.samples_per_epoch);
+                self.curve = Curve::new(self.tally.samples_per_epoch);
             }
             Record::Over => self.over = Some(line.at),
             Record::RolledBack { samples, .. } => self.samples_rolled_back += samples,
-            Record::Settled { who, adopted: Some(source), .. } => {
-                let theirs = self.applied.get(source).copied().unwrap_or(self.samples_before);
-                self.applied.insert(*who, theirs);
-            }
-            Record::Freed { who, .. } => drop(self.void.insert(*who)),
             Record::Note { name, value, .. } => {
                 let note = self.notes.entry(name.clone()).or_default();
                 *note = (note.0 + value, note.1 + 1);
@@ -149,30 +135,12 @@ impl RunTotals {
         self.members = members.to_vec();
     }
 
-    /// Members that exchange together all tell of the same samples; they count once.
-    fn apply(&mut self, at: Duration, who: WorkerId, samples: u64, loss_sum: f64) {
-        if self.void.contains(&who) {
-            return;
-        }
-        let known = self.applied.entry(who).or_insert(self.samples_before);
-        *known += samples;
-        if self.together {
-            if *known <= self.samples {
-                return;
-            }
-            self.samples = *known;
-        } else {
-            self.samples += samples;
-        }
-        self.curve.add(at, samples, loss_sum);
-    }
-
-    /// When all members have ended an exchange, the last to enter is whom the others waited for.
+    /// When all members have ended an exchange, the last one to enter is the one that the others waited for.
     fn exchanged(&mut self, name: (u64, u64), wait: Wait) {
         let waits = self.exchanges.entry(name).or_default();
         waits.push(wait);
         if waits.len() < self.members.len() {
-            // Exchanges that lost a member never fill up; old ones are let go.
+            // Exchanges that lost a member never become complete; old ones are dropped.
             while self.exchanges.len() > 8 {
                 self.exchanges.pop_first();
             }
@@ -195,16 +163,21 @@ impl RunTotals {
         self.workers.iter().map(|(who, life)| (*who, part(life))).collect()
     }
 
+    /// Samples applied so far.
+    pub fn samples(&self) -> u64 {
+        self.tally.samples()
+    }
+
     /// Rounds; for asynchronous strategies steps per worker.
     pub fn rounds(&self) -> u64 {
         match self.workers.len() as u64 {
-            _ if self.together => self.rounds,
+            _ if self.tally.is_synchronous() => self.rounds,
             0 => self.rounds_before,
             workers => self.rounds_before + self.steps.div_ceil(workers),
         }
     }
 
-    /// The mean of a strategy's own number.
+    /// The mean of a number that the strategy reports.
     pub fn note(&self, name: &str) -> Option<f64> {
         self.notes.get(name).map(|(sum, count)| sum / *count as f64)
     }
@@ -221,7 +194,7 @@ pub struct Curve {
     pub points: Vec<(Duration, f64)>,
 }
 
-/// Over so many cells the loss is smoothed: half an epoch.
+/// The loss is smoothed over this many cells: half an epoch.
 const SMOOTHED: usize = 10;
 const CELLS_PER_EPOCH: u64 = 20;
 
@@ -260,7 +233,7 @@ impl Curve {
         Some(before.as_secs_f64() + part * (after - before).as_secs_f64())
     }
 
-    /// Whether all that learning was for nothing: the loss ends well above where it began.
+    /// Whether the loss ends well above where it began.
     pub fn ends_higher(&self) -> bool {
         match (self.points.first(), self.points.last()) {
             (Some((_, first)), Some((_, last))) => *last > 1.5 * first.abs().max(1e-3),
@@ -268,7 +241,7 @@ impl Curve {
         }
     }
 
-    /// Whether learning has come apart: the loss is no number, or far above where it began.
+    /// Whether training has diverged: the loss is not finite, or far above where it began.
     pub fn has_diverged(&self) -> bool {
         if !self.loss_sum.is_finite() {
             return true;

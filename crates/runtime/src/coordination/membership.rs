@@ -1,24 +1,22 @@
-//! Who is in: decides views from signs of life. Pure; the simulator and real coordinators run the same.
+//! Membership: decides views from signs of life.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
-use crate::cluster::{View, WorkerId};
+use crate::ids::WorkerId;
+use crate::view::View;
 
-/// What the coordinator sees of a worker.
+/// What the coordinator notices of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// It wants to take part.
     Hello(WorkerId),
-    /// It lives.
     Beat(WorkerId),
-    /// It leaves, and says so.
     Bye(WorkerId),
     /// Its connection broke.
     Lost(WorkerId),
-    /// It has nothing left to do.
     Finished(WorkerId),
-    /// Time passes.
+    /// Time has passed.
     Tick,
 }
 
@@ -26,23 +24,38 @@ pub enum Sign {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     Unchanged,
-    /// Not enough workers have come yet.
+    /// Not enough workers have joined yet.
     Gathering {
         have: usize,
         want: usize,
     },
     Joined(WorkerId),
     Left(WorkerId),
-    /// It wants to leave but is the last one; it may go when another has come.
-    LastOne(WorkerId),
+    /// It wants to leave but is the last member; it may go when another has joined.
+    OnlyMember(WorkerId),
     /// Its connection broke.
     Lost(WorkerId),
-    /// It was silent for longer than patience lasts.
+    /// They sent no heartbeat for longer than the patience.
     Silent(Vec<WorkerId>),
-    /// It came, or finished, when all was over already.
+    /// It joined, or finished, after the job was over.
     TooLate(WorkerId),
     /// Every member has finished.
     Over,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Joined(who) => write!(f, "worker {who} joined"),
+            Reason::Left(who) => write!(f, "worker {who} left"),
+            Reason::Lost(who) => write!(f, "worker {who} was lost"),
+            Reason::Silent(all) => {
+                let names: Vec<String> = all.iter().map(WorkerId::to_string).collect();
+                write!(f, "silent for too long: {}", names.join(", "))
+            }
+            other => write!(f, "{other:?}"),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -52,18 +65,18 @@ pub struct Membership {
     members_min: usize,
     patience: Duration,
     over: bool,
-    /// The last member, if it wants to leave.
+    /// The only member, if it wants to leave.
     last: Option<WorkerId>,
 }
 
 #[derive(Clone, Debug)]
 struct Member {
-    heard: Duration,
+    last_beat: Duration,
     finished: bool,
 }
 
 impl Membership {
-    /// The first view comes when `members_min` workers have said hello.
+    /// The first view is decided when `members_min` workers have said hello.
     pub fn new(members_min: usize, patience: Duration) -> Membership {
         Membership {
             view: View::default(),
@@ -79,7 +92,8 @@ impl Membership {
         &self.view
     }
 
-    /// Whether this worker counts; when all are gone the last view stands, but nobody in it does.
+    /// Whether this worker is on the roster. After the last member is lost, [`view`](Self::view) still
+    /// returns the last view, but none of its members is enrolled.
     pub fn is_enrolled(&self, who: WorkerId) -> bool {
         self.roster.contains_key(&who)
     }
@@ -88,7 +102,7 @@ impl Membership {
         self.over
     }
 
-    /// Who was the last one when it wanted to leave, and is not any more.
+    /// The worker that wanted to leave when it was the only member, once it no longer is.
     pub fn free_to_leave(&mut self) -> Option<WorkerId> {
         if self.roster.len() > 1 { self.last.take() } else { None }
     }
@@ -97,14 +111,14 @@ impl Membership {
         if let Sign::Hello(who) | Sign::Beat(who) = sign
             && let Some(member) = self.roster.get_mut(&who)
         {
-            member.heard = now;
+            member.last_beat = now;
         }
         match sign {
             Sign::Hello(who) => self.hello(now, who),
             Sign::Beat(_) => (None, Reason::Unchanged),
             Sign::Bye(who) if self.roster.len() == 1 && self.roster.contains_key(&who) => {
                 self.last = Some(who);
-                (None, Reason::LastOne(who))
+                (None, Reason::OnlyMember(who))
             }
             Sign::Bye(who) => self.without(&[who], Reason::Left(who)),
             Sign::Lost(who) => self.without(&[who], Reason::Lost(who)),
@@ -113,7 +127,7 @@ impl Membership {
                 let silent: Vec<WorkerId> = self
                     .roster
                     .iter()
-                    .filter(|(_, member)| member.heard + self.patience < now)
+                    .filter(|(_, member)| member.last_beat.saturating_add(self.patience) < now)
                     .map(|(who, _)| *who)
                     .collect();
                 self.without(&silent.clone(), Reason::Silent(silent))
@@ -128,7 +142,7 @@ impl Membership {
         if self.roster.contains_key(&who) {
             return (None, Reason::Unchanged);
         }
-        self.roster.insert(who, Member { heard: now, finished: false });
+        self.roster.insert(who, Member { last_beat: now, finished: false });
         let have = self.roster.len();
         if self.view.number == 0 && have < self.members_min {
             return (None, Reason::Gathering { have, want: self.members_min });
@@ -162,7 +176,7 @@ impl Membership {
         (None, Reason::Unchanged)
     }
 
-    /// Whoever had finished may have work again in a new view, and says anew when it has not.
+    /// A member that had finished may have work again in a new view; it says again when it has none.
     fn next_view(&mut self) -> Option<View> {
         self.roster.values_mut().for_each(|member| member.finished = false);
         let members = self.roster.keys().copied().collect();
@@ -207,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_view_takes_back_who_had_finished() {
+    fn in_a_new_view_finished_members_must_finish_again() {
         let mut membership = Membership::new(3, SECOND);
         (0..3).for_each(|i| drop(membership.on(SECOND, Sign::Hello(WorkerId(i)))));
         membership.on(SECOND, Sign::Finished(WorkerId(0)));

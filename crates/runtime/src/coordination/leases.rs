@@ -1,8 +1,9 @@
-//! Hands out samples to asynchronous workers from the one ledger at the coordinator.
+//! Leases of samples to asynchronous workers, from the coordinator's ledger.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::cluster::{Lease, Ticket, WorkerId};
+use super::messages::Lease;
+use crate::ids::WorkerId;
 use crate::ledger::Ledger;
 use crate::spans::Spans;
 
@@ -10,9 +11,9 @@ use crate::spans::Spans;
 pub struct Leases {
     ledger: Ledger,
     holders: BTreeMap<WorkerId, Spans>,
-    /// Who asked when nothing was free; answered as soon as something is, or all is done.
-    waiting: VecDeque<(WorkerId, Ticket, u64)>,
-    /// The center is lost: what is done is not known until a new server has said so.
+    /// Requests (worker, number, samples) that wait until samples are free, or all are done.
+    waiting: VecDeque<(WorkerId, u64, u64)>,
+    /// The center is lost: which samples are done is unknown until a new server says so.
     restoring: bool,
     stopped: bool,
 }
@@ -36,11 +37,11 @@ impl Leases {
         !self.restoring && (self.stopped || self.ledger.is_done())
     }
 
-    pub fn ask(&mut self, who: WorkerId, ticket: Ticket, samples: u64) {
-        self.waiting.push_back((who, ticket, samples));
+    pub fn ask(&mut self, who: WorkerId, request: u64, samples: u64) {
+        self.waiting.push_back((who, request, samples));
     }
 
-    /// These were applied, by `who` itself or by a server on behalf of another.
+    /// `spans` were applied, by `who` itself or by a server on behalf of another worker.
     pub fn done(&mut self, who: WorkerId, spans: &Spans) {
         let own = self.holders.get_mut(&who);
         let is_own = own.is_some_and(|held| {
@@ -56,13 +57,13 @@ impl Leases {
 
     pub fn give_back(&mut self, who: WorkerId, spans: &Spans) {
         let Some(held) = self.holders.get_mut(&who) else { return };
-        // Only what is still this worker's: the rest was applied, or freed before.
+        // The rest was applied, or freed before.
         let returned = held.overlap(spans);
         held.subtract(&returned);
         self.ledger.release(&returned);
     }
 
-    /// Frees what a worker that is gone had leased; says what that was.
+    /// Frees and returns the leases of a worker that is gone.
     pub fn forget(&mut self, who: WorkerId) -> Spans {
         self.waiting.retain(|(waiting, ..)| *waiting != who);
         let freed = self.holders.remove(&who).unwrap_or_default();
@@ -80,29 +81,28 @@ impl Leases {
         self.restoring = false;
     }
 
-    /// No more samples are handed out; the job ends where it is.
+    /// Ends the job where it is: no more samples are leased.
     pub fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Answers those who can be answered now.
-    pub fn answers(&mut self) -> Vec<(WorkerId, Ticket, Lease)> {
-        let mut answers = Vec::new();
-        while !self.restoring {
-            let Some(&(who, ticket, samples)) = self.waiting.front() else { break };
-            let lease = if self.is_done() {
-                Lease::Over
-            } else {
-                let spans = self.ledger.deal(samples);
-                if spans.is_empty() {
-                    break;
-                }
-                self.holders.entry(who).or_default().add(&spans);
-                Lease::Yours { spans, count: self.ledger.done().len() }
-            };
-            self.waiting.pop_front();
-            answers.push((who, ticket, lease));
+    /// The answer to the oldest request, if it can be answered now.
+    pub fn next_answer(&mut self) -> Option<(WorkerId, u64, Lease)> {
+        if self.restoring {
+            return None;
         }
-        answers
+        let &(who, request, samples) = self.waiting.front()?;
+        let lease = if self.is_done() {
+            Lease::Over
+        } else {
+            let spans = self.ledger.deal(samples);
+            if spans.is_empty() {
+                return None;
+            }
+            self.holders.entry(who).or_default().add(&spans);
+            Lease::Yours { spans, count: self.ledger.done().len() }
+        };
+        self.waiting.pop_front();
+        Some((who, request, lease))
     }
 }

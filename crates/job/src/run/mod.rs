@@ -1,0 +1,96 @@
+//! Watches a run, on any cluster, until it ends: journal, results, evaluations, checkpoints, the wish to stop.
+
+pub mod evaluator;
+pub mod observer;
+mod save_requests;
+pub mod totals;
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use paceline_runtime::edge::{Output, Shelves};
+
+use crate::checkpoint::Writer;
+use crate::run_result::{Failure, Losses};
+use observer::Observer;
+
+pub(crate) use save_requests::SaveRequests;
+
+/// A job that runs on some cluster.
+pub(crate) trait Running {
+    /// What happens next. A real cluster waits for it, but only briefly.
+    fn next(&mut self) -> Result<Next, Failure>;
+    /// Asks that the job end after this round.
+    fn stop(&mut self);
+    /// Asks for a snapshot.
+    fn save(&mut self);
+}
+
+pub(crate) enum Next {
+    Output(Output),
+    /// Nothing has happened for a while.
+    Idle,
+    /// All workers have ended and everything has been put out.
+    Ended,
+}
+
+/// Looks after a run while it lasts.
+pub(crate) struct Watch<'a> {
+    pub observer: Observer<'a>,
+    /// What the workers had published when they wrote the lines that have been read; by now they may be further.
+    pub shelves: Arc<Mutex<Shelves>>,
+    pub writer: Option<Writer>,
+    pub save_requests: Option<SaveRequests>,
+    /// The run was asked to stop.
+    pub stopped: bool,
+}
+
+impl Watch<'_> {
+    /// Watches until all workers have ended. When `stop` is set, the run ends after the current round.
+    pub fn until_ended(&mut self, run: &mut dyn Running, stop: &AtomicBool) -> Result<(), Failure> {
+        loop {
+            let flow = match run.next()? {
+                Next::Output(output) => match self.take(output) {
+                    ControlFlow::Continue(()) => self.observer.poll_evaluations(),
+                    broken_off => broken_off,
+                },
+                Next::Idle => self.observer.poll_evaluations(),
+                Next::Ended => return Ok(()),
+            };
+            if !self.stopped && (flow.is_break() || stop.load(Ordering::Relaxed)) {
+                self.stopped = true;
+                run.stop();
+            }
+            if let Some(writer) = &mut self.writer {
+                writer.pass_on();
+            }
+            let rounds = || self.observer.totals.rounds();
+            if self.save_requests.as_mut().is_some_and(|requests| requests.is_due(rounds)) {
+                run.save();
+            }
+        }
+    }
+
+    fn take(&mut self, output: Output) -> ControlFlow<()> {
+        match (output, &mut self.writer) {
+            (Output::Line(line), _) => return self.observer.observe(&line),
+            (Output::Published { who, shelf, value }, _) => {
+                self.shelves.lock().expect("no holder panics").insert((who, shelf), value);
+            }
+            // Everything that led to the snapshot has been observed: if training has diverged, the older
+            // checkpoints are worth more than this one.
+            (Output::Snapshot(snapshot), Some(writer)) if self.observer.is_astray() => {
+                writer.refuse(&snapshot);
+            }
+            (Output::Snapshot(snapshot), Some(writer)) => {
+                let points = &self.observer.totals.curve.points;
+                let (first, last) = (points.first(), points.last());
+                let losses = Losses { first: first.map(|p| p.1), last: last.map(|p| p.1) };
+                writer.offer(snapshot, losses);
+            }
+            (Output::Snapshot(_), None) => {}
+        }
+        ControlFlow::Continue(())
+    }
+}

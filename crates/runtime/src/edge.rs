@@ -1,0 +1,177 @@
+//! The edge between tasks and the cluster that runs them: a simulator, threads, or machines.
+//!
+//! Tasks hand [`Action`]s to a [`Cluster`] and get [`Event`]s back. Both stay within one process and share
+//! memory through `Arc`s; what crosses between workers is in [`wire`](crate::wire), what crosses between a worker
+//! and the coordinator in [`coordination`](crate::coordination).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_learn::{Batch, Gradient, OptimizerState, Scratch, Vector};
+
+use crate::coordination::{Order, Word};
+use crate::exchange::{ExchangeResult, Sum};
+use crate::ids::{Ticket, WorkerId};
+use crate::journal::{Line, fingerprint};
+use crate::snapshot::{Snapshot, WorkerSnapshot};
+use crate::spans::Spans;
+use crate::view::View;
+use crate::wire::{Entry, Letter, Published, Shelf, Standing};
+
+/// What a task may ask of the cluster.
+#[derive(Debug)]
+pub enum Action {
+    /// Computes a gradient; the cluster was given the function when it was made. `updates` is the number
+    /// of updates to the replica since the last gradient, for clusters that charge time for them.
+    Compute {
+        ticket: Ticket,
+        params: Arc<Vector>,
+        spans: Spans,
+        updates: u32,
+    },
+    /// Takes part in an exchange of the view's members, the `number`-th of this view.
+    Exchange {
+        ticket: Ticket,
+        view: Arc<View>,
+        number: u64,
+        entry: Entry,
+    },
+    Send {
+        to: WorkerId,
+        letter: Letter,
+    },
+    /// Puts a value where peers can read it; takes no time.
+    Publish {
+        shelf: Shelf,
+        value: Published,
+    },
+    /// Reads a peer's last published value without waking the peer's task.
+    Read {
+        ticket: Ticket,
+        from: WorkerId,
+        shelf: Shelf,
+    },
+    /// Hands in this worker's part of a snapshot; takes no time. The cluster keeps the part and tells the
+    /// coordinator its name ([`Word::HandedIn`]); a cluster that is never saved drops it. `done`: the samples in
+    /// all replicas, if all members know them.
+    Save {
+        part: Box<WorkerSnapshot>,
+        done: Option<Spans>,
+    },
+    /// Tells the coordinator something.
+    Tell(Word),
+}
+
+/// What the cluster may tell the executor.
+#[derive(Debug)]
+pub enum Event {
+    /// A worker starts; the executor makes its task.
+    Started { who: WorkerId },
+    /// A worker died; the executor drops its tasks.
+    Crashed { who: WorkerId },
+    /// Something for a living worker.
+    For { to: WorkerId, news: News },
+}
+
+/// What the cluster may tell one worker.
+#[derive(Debug)]
+pub enum News {
+    Computed {
+        ticket: Ticket,
+        gradient: Gradient,
+    },
+    Summed {
+        ticket: Ticket,
+        sum: Arc<Sum>,
+    },
+    Gathered {
+        ticket: Ticket,
+        standings: Arc<Vec<Standing>>,
+    },
+    Letter {
+        from: WorkerId,
+        letter: Letter,
+    },
+    /// `None`: the peer is gone, or has never published.
+    Value {
+        ticket: Ticket,
+        value: Option<Published>,
+    },
+    /// The coordinator's order.
+    Told(Order),
+}
+
+impl News {
+    /// What a member is told when an exchange ends.
+    pub fn of(ticket: Ticket, result: ExchangeResult) -> News {
+        match result {
+            ExchangeResult::Summed(sum) => News::Summed { ticket, sum },
+            ExchangeResult::Gathered(standings) => News::Gathered { ticket, standings },
+        }
+    }
+}
+
+/// What comes out of a cluster while it runs, for the host that watches it. Every cluster has one stream of
+/// outputs, in which the lines of each worker keep their order.
+#[derive(Debug)]
+pub enum Output {
+    Line(Line),
+    /// Before the lines of the round that led to it.
+    Published {
+        who: WorkerId,
+        shelf: Shelf,
+        value: Published,
+    },
+    Snapshot(Box<Snapshot>),
+}
+
+/// Everything that is published: by worker and shelf.
+pub type Shelves = BTreeMap<(WorkerId, Shelf), Published>;
+
+/// Memory that a compute thread owns and reuses for every gradient.
+#[derive(Default)]
+pub struct Workspace {
+    pub scratch: Scratch,
+    pub batch: Batch,
+}
+
+/// Computes the gradient at a replica over the samples at the given positions.
+pub type Compute = Arc<dyn Fn(&Arc<Vector>, &Spans, &mut Workspace) -> Gradient + Send + Sync>;
+
+/// A replica and its optimizer's state.
+pub type Replica = (Arc<Vector>, Arc<OptimizerState>);
+
+/// What runs workers: simulated or real.
+pub trait Cluster {
+    fn now(&self) -> Duration;
+
+    fn submit(&mut self, by: WorkerId, action: Action);
+
+    /// Waits for the next event, in virtual or real time; `None` once nothing can happen any more.
+    fn next(&mut self) -> Option<Event>;
+
+    /// Whether the coordinator has declared the job over.
+    fn is_over(&self) -> bool;
+
+    /// Passes a line of the journal, or another output, to the host.
+    fn emit(&mut self, output: Output);
+
+    /// One step of a replica along a sum. A cluster that runs many workers in one process may remember the
+    /// result, so that equal replicas stay one vector.
+    fn descend(
+        &mut self,
+        before: Replica,
+        along: &Arc<Sum>,
+        rate: f32,
+        step: &dyn Fn(&Replica) -> Replica,
+    ) -> Replica {
+        let _ = (along, rate);
+        step(&before)
+    }
+
+    /// A short name for a replica's exact bits.
+    fn fingerprint(&mut self, params: &Arc<Vector>) -> u64 {
+        fingerprint(params)
+    }
+}

@@ -1,0 +1,227 @@
+//! What has arrived for one worker and was not used yet.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use paceline_learn::Gradient;
+
+use super::waiting::Wanted;
+use crate::coordination::{Lease, Order};
+use crate::edge::News;
+use crate::exchange::Sum;
+use crate::ids::{Ticket, WorkerId};
+use crate::view::View;
+use crate::wire::{Letter, Mailbox, Message, Published, SharedState, Standing};
+
+#[derive(Default)]
+pub struct Inbox {
+    pub view: Option<Arc<View>>,
+    /// The views received and still needed, by number; see [`forget_views`](Self::forget_views).
+    pub views: BTreeMap<u64, Arc<View>>,
+    /// Four bytes for each worker that was ever lost: a letter from one may still arrive.
+    pub lost: BTreeSet<WorkerId>,
+    pub over: bool,
+    pub stop_ordered: bool,
+    pub leave_ordered: bool,
+    /// The number of the newest snapshot asked for.
+    pub save_ordered: u64,
+    /// The coordinator has more work for a worker that had finished.
+    pub more_work: bool,
+    pub serving: bool,
+    /// Requests whose answer is still wanted; any other answer is dropped on arrival.
+    open: Vec<Ticket>,
+    gradients: BTreeMap<Ticket, Gradient>,
+    sums: BTreeMap<Ticket, Arc<Sum>>,
+    gathered: BTreeMap<Ticket, Arc<Vec<Standing>>>,
+    values: BTreeMap<Ticket, Option<Published>>,
+    leases: BTreeMap<Ticket, Lease>,
+    shared_states: Vec<(WorkerId, u64, Arc<SharedState>)>,
+    centers: VecDeque<(WorkerId, CenterReply)>,
+    messages: VecDeque<(WorkerId, Message)>,
+    server_mail: VecDeque<(WorkerId, Letter)>,
+    pub(super) waiting: Vec<(u64, Wanted)>,
+}
+
+/// The center, as a server answers with it.
+pub type CenterReply = (Arc<paceline_learn::Vector>, u64, Arc<crate::spans::Spans>);
+
+impl Inbox {
+    pub(super) fn deliver(&mut self, news: News) {
+        match news {
+            News::Computed { ticket, gradient } => {
+                if self.close(ticket) {
+                    self.gradients.insert(ticket, gradient);
+                }
+            }
+            News::Summed { ticket, sum } => {
+                if self.close(ticket) {
+                    self.sums.insert(ticket, sum);
+                }
+            }
+            News::Gathered { ticket, standings } => {
+                if self.close(ticket) {
+                    self.gathered.insert(ticket, standings);
+                }
+            }
+            News::Value { ticket, value } => {
+                if self.close(ticket) {
+                    self.values.insert(ticket, value);
+                }
+            }
+            // Letters carry no view; they are valid until the loss of their sender is known.
+            News::Letter { from, letter } if !self.lost.contains(&from) => {
+                self.deliver_letter(from, letter);
+            }
+            News::Letter { .. } => {}
+            News::Told(order) => self.obey(order),
+        }
+    }
+
+    fn deliver_letter(&mut self, from: WorkerId, letter: Letter) {
+        match letter {
+            Letter::SharedState { view, state } => self.shared_states.push((from, view, state)),
+            Letter::Center { params, version, done } => {
+                self.centers.push_back((from, (params, version, done)));
+            }
+            Letter::Message { to: Mailbox::Worker, message } => {
+                self.messages.push_back((from, message));
+            }
+            Letter::Message { to: Mailbox::Server, .. }
+            | Letter::Gradient { .. }
+            | Letter::Idle
+            | Letter::Handover { .. } => self.server_mail.push_back((from, letter)),
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::View { view, lost } => {
+                self.lost.extend(lost.iter());
+                if !lost.is_empty() {
+                    self.shared_states.retain(|(from, ..)| !self.lost.contains(from));
+                    self.centers.retain(|(from, _)| !self.lost.contains(from));
+                    self.messages.retain(|(from, _)| !self.lost.contains(from));
+                    self.server_mail.retain(|(from, _)| !self.lost.contains(from));
+                }
+                self.views.insert(view.number, view.clone());
+                if self.view.as_ref().is_none_or(|old| old.number < view.number) {
+                    self.view = Some(view);
+                }
+            }
+            Order::Lease { request, lease } => {
+                if self.close(Ticket(request)) {
+                    self.leases.insert(Ticket(request), lease);
+                }
+            }
+            Order::Stop => self.stop_ordered = true,
+            Order::Save { number } => self.save_ordered = number,
+            Order::Leave => self.leave_ordered = true,
+            Order::MoreWork => self.more_work = true,
+            Order::Over => self.over = true,
+        }
+    }
+
+    pub(super) fn open(&mut self, ticket: Ticket) {
+        self.open.push(ticket);
+    }
+
+    /// Whether the answer to this request is wanted; it is answered once.
+    fn close(&mut self, ticket: Ticket) -> bool {
+        let found = self.open.iter().position(|open| *open == ticket);
+        found.map(|at| self.open.swap_remove(at)).is_some()
+    }
+
+    /// Gives up waiting: the answer is dropped, now or when it arrives.
+    pub fn abandon(&mut self, ticket: Ticket) {
+        if !self.close(ticket) {
+            self.sums.remove(&ticket);
+            self.gathered.remove(&ticket);
+            self.values.remove(&ticket);
+        }
+    }
+
+    /// Forgets all views before this one, and the shared states that were sent in them.
+    pub fn forget_views(&mut self, before: u64) {
+        if self.views.first_key_value().is_some_and(|(number, _)| *number < before) {
+            self.views = self.views.split_off(&before);
+        }
+        self.shared_states.retain(|(_, view, _)| *view >= before);
+    }
+
+    pub fn gradient(&mut self, ticket: Ticket) -> Option<Gradient> {
+        self.gradients.remove(&ticket)
+    }
+
+    pub fn sum(&mut self, ticket: Ticket) -> Option<Arc<Sum>> {
+        self.sums.remove(&ticket)
+    }
+
+    /// The sum if it has arrived; it stays in the inbox.
+    pub fn known_sum(&self, ticket: Ticket) -> Option<&Arc<Sum>> {
+        self.sums.get(&ticket)
+    }
+
+    pub fn gathered(&mut self, ticket: Ticket) -> Option<Arc<Vec<Standing>>> {
+        self.gathered.remove(&ticket)
+    }
+
+    pub fn value(&mut self, ticket: Ticket) -> Option<Option<Published>> {
+        self.values.remove(&ticket)
+    }
+
+    pub fn lease(&mut self, ticket: Ticket) -> Option<Lease> {
+        self.leases.remove(&ticket)
+    }
+
+    /// What `source` sent to newcomers of this view.
+    pub fn shared_state(&mut self, source: WorkerId, view: u64) -> Option<Arc<SharedState>> {
+        let is_it = |(from, of, _): &(WorkerId, u64, _)| *from == source && *of == view;
+        let at = self.shared_states.iter().position(is_it)?;
+        Some(self.shared_states.swap_remove(at).2)
+    }
+
+    /// The oldest answer of `server`.
+    pub fn center(&mut self, server: WorkerId) -> Option<CenterReply> {
+        let at = self.centers.iter().position(|(from, _)| *from == server)?;
+        self.centers.remove(at).map(|(_, reply)| reply)
+    }
+
+    pub fn forget_centers(&mut self) {
+        self.centers.clear();
+    }
+
+    /// All messages to the worker, in order of arrival.
+    pub fn take_messages(&mut self) -> VecDeque<(WorkerId, Message)> {
+        std::mem::take(&mut self.messages)
+    }
+
+    /// The oldest letter to the server.
+    pub fn letter_to_server(&mut self) -> Option<(WorkerId, Letter)> {
+        self.server_mail.pop_front()
+    }
+
+    /// The center that a leaving server hands over.
+    pub fn handover(&mut self, previous: WorkerId) -> Option<Published> {
+        let is_it = |(from, letter): &(WorkerId, Letter)| {
+            *from == previous && matches!(letter, Letter::Handover { .. })
+        };
+        let at = self.server_mail.iter().position(is_it)?;
+        match self.server_mail.remove(at) {
+            Some((_, Letter::Handover { center })) => Some(center),
+            _ => None,
+        }
+    }
+
+    pub fn drop_letters_to_server(&mut self) {
+        self.server_mail.clear();
+    }
+
+    /// Whether a member of `view` is lost, so that its exchanges cannot end.
+    pub fn has_lost_one_of(&self, view: &View) -> bool {
+        !self.lost.is_empty() && view.members.iter().any(|member| self.lost.contains(member))
+    }
+
+    pub fn is_member(&self, who: WorkerId) -> bool {
+        self.view.as_ref().is_some_and(|view| view.has(who))
+    }
+}

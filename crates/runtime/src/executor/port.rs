@@ -1,0 +1,160 @@
+//! One worker's access to the executor and its cluster.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use paceline_learn::Vector;
+
+use super::inbox::Inbox;
+use super::waiting::{Interrupt, Wanted};
+use super::{Shared, Task};
+use crate::coordination::Word;
+use crate::edge::{Action, Replica};
+use crate::exchange::Sum;
+use crate::ids::{Ticket, WorkerId};
+use crate::journal::Record;
+use crate::snapshot::WorkerSnapshot;
+use crate::spans::Spans;
+use crate::view::View;
+use crate::wire::{Entry, Letter, Published, Shelf};
+
+#[derive(Clone)]
+pub struct Port {
+    pub worker: WorkerId,
+    shared: Rc<RefCell<Shared>>,
+}
+
+impl Port {
+    pub(super) fn new(worker: WorkerId, shared: Rc<RefCell<Shared>>) -> Port {
+        Port { worker, shared }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.shared.borrow().cluster.now()
+    }
+
+    /// Looks at the inbox, or takes something out of it, without waiting.
+    pub fn look<T>(&self, look: impl FnOnce(&mut Inbox) -> T) -> T {
+        let mut shared = self.shared.borrow_mut();
+        look(shared.inboxes.get_mut(&self.worker).expect("a living worker has an inbox"))
+    }
+
+    /// Changes the inbox, and wakes this worker's other task to see it.
+    pub fn set(&self, change: impl FnOnce(&mut Inbox)) {
+        let mut shared = self.shared.borrow_mut();
+        let shared = &mut *shared;
+        let inbox = shared.inboxes.get_mut(&self.worker).expect("a living worker has an inbox");
+        change(inbox);
+        shared.ready.extend(inbox.waiting.drain(..).map(|(task, _)| task));
+    }
+
+    /// Sleeps until `look` finds what is wanted.
+    pub async fn until<T>(
+        &self,
+        wanted: Wanted,
+        mut look: impl FnMut(&mut Inbox) -> Option<T>,
+    ) -> T {
+        std::future::poll_fn(|_| {
+            let mut shared = self.shared.borrow_mut();
+            let running = shared.running;
+            let inbox = shared.inboxes.get_mut(&self.worker).expect("a living worker has an inbox");
+            match look(inbox) {
+                Some(found) => Poll::Ready(found),
+                None => {
+                    inbox.waiting.push((running, wanted.clone()));
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Starts a task of this worker.
+    pub fn start(&self, task: Task) {
+        let mut shared = self.shared.borrow_mut();
+        let id = shared.next_serial();
+        shared.started.push((id, self.worker, task));
+        shared.ready.push_back(id);
+    }
+
+    pub fn record(&self, record: Record) {
+        self.shared.borrow_mut().record(record);
+    }
+
+    pub fn compute(&self, params: Arc<Vector>, spans: Spans, updates: u32) -> Ticket {
+        self.ask(|ticket| Action::Compute { ticket, params, spans, updates })
+    }
+
+    pub fn exchange(&self, view: Arc<View>, number: u64, entry: Entry) -> Ticket {
+        self.ask(|ticket| Action::Exchange { ticket, view, number, entry })
+    }
+
+    pub fn lease(&self, samples: u64) -> Ticket {
+        self.ask(|ticket| Action::Tell(Word::Lease { request: ticket.0, samples }))
+    }
+
+    pub fn send(&self, to: WorkerId, letter: Letter) {
+        let bytes = if to == self.worker { 0 } else { letter.bytes() };
+        self.record(Record::Sent { who: self.worker, to, bytes });
+        self.submit(Action::Send { to, letter });
+    }
+
+    pub fn publish(&self, shelf: Shelf, value: Published) {
+        self.submit(Action::Publish { shelf, value });
+    }
+
+    /// Reads a peer's last published value. `Err`: the peer is lost, or has published nothing.
+    pub async fn read(&self, from: WorkerId, shelf: Shelf) -> Result<Published, Interrupt> {
+        let ticket = self.ask(|ticket| Action::Read { ticket, from, shelf });
+        self.until(Wanted::Value { from }, |inbox| {
+            if let Some(value) = inbox.value(ticket) {
+                return Some(value.ok_or(Interrupt::PeerLost));
+            }
+            (inbox.lost.contains(&from) || inbox.over).then(|| {
+                inbox.abandon(ticket);
+                Err(Interrupt::PeerLost)
+            })
+        })
+        .await
+    }
+
+    pub fn save(&self, part: WorkerSnapshot, done: Option<Spans>) {
+        self.submit(Action::Save { part: Box::new(part), done });
+    }
+
+    pub fn tell(&self, word: Word) {
+        self.submit(Action::Tell(word));
+    }
+
+    /// One step of a replica along a sum.
+    pub fn descend(
+        &self,
+        before: Replica,
+        along: &Arc<Sum>,
+        rate: f32,
+        step: &dyn Fn(&Replica) -> Replica,
+    ) -> Replica {
+        self.shared.borrow_mut().cluster.descend(before, along, rate, step)
+    }
+
+    pub fn fingerprint(&self, params: &Arc<Vector>) -> u64 {
+        self.shared.borrow_mut().cluster.fingerprint(params)
+    }
+
+    fn submit(&self, action: Action) {
+        self.shared.borrow_mut().cluster.submit(self.worker, action);
+    }
+
+    /// Submits an action whose answer will carry the ticket.
+    fn ask(&self, action: impl FnOnce(Ticket) -> Action) -> Ticket {
+        let mut shared = self.shared.borrow_mut();
+        let ticket = Ticket(shared.next_serial());
+        let inbox = shared.inboxes.get_mut(&self.worker).expect("a living worker has an inbox");
+        inbox.open(ticket);
+        shared.cluster.submit(self.worker, action(ticket));
+        ticket
+    }
+}

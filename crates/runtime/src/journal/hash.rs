@@ -1,0 +1,198 @@
+//! The hash of a journal: equal for equal runs, on every machine and with every compiler.
+//!
+//! It is spelled out field by field, because std promises nothing about how its own types hash.
+
+use std::time::Duration;
+
+use paceline_learn::mix;
+
+use super::{Line, Record};
+use crate::ids::WorkerId;
+use crate::spans::Spans;
+
+/// Covers times, samples and results, but no tickets or serial numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct JournalHash(u64);
+
+impl JournalHash {
+    pub fn value(self) -> u64 {
+        self.0
+    }
+
+    pub fn add(&mut self, line: &Line) {
+        self.time(line.at);
+        self.number(u64::from(tag(&line.record)));
+        self.record(&line.record);
+    }
+
+    fn record(&mut self, record: &Record) {
+        match record {
+            Record::Began { version, seed, samples_total, .. } => {
+                self.numbers(&[u64::from(*version), *seed, *samples_total]);
+            }
+            Record::Started { who } | Record::Crashed { who } | Record::Left { who } => {
+                self.worker(*who);
+            }
+            Record::View { number, members, .. } => {
+                self.numbers(&[*number, members.len() as u64]);
+                members.iter().for_each(|member| self.worker(*member));
+            }
+            Record::Freed { who, spans } => {
+                self.worker(*who);
+                self.spans(spans);
+            }
+            Record::Computed { who, since, samples, .. } => {
+                self.worker(*who);
+                self.time(*since);
+                self.number(*samples);
+            }
+            Record::Entered { who, view, exchange, round, samples, compute } => {
+                self.worker(*who);
+                self.numbers(&[*view, *exchange, *round, *samples]);
+                self.time(*compute);
+            }
+            Record::Exchanged { who, view, exchange, entered, blocked, bytes } => {
+                self.worker(*who);
+                self.numbers(&[*view, *exchange]);
+                self.time(*entered);
+                self.time(*blocked);
+                self.number(*bytes);
+            }
+            Record::Sent { who, to, bytes } => {
+                self.worker(*who);
+                self.worker(*to);
+                self.number(*bytes);
+            }
+            Record::Waited { who, whom, since } => {
+                self.worker(*who);
+                self.worker(*whom);
+                self.time(*since);
+            }
+            Record::Applied { who, version, spans, loss_sum, staleness, rate, .. } => {
+                self.worker(*who);
+                self.number(*version);
+                self.spans(spans);
+                self.numbers(&[loss_sum.to_bits(), *staleness, u64::from(rate.to_bits())]);
+            }
+            // The fingerprint is computed on demand only.
+            Record::Committed { who, round, .. } => {
+                self.worker(*who);
+                self.number(*round);
+            }
+            Record::RolledBack { who, round, samples } => {
+                self.worker(*who);
+                self.numbers(&[*round, *samples]);
+            }
+            Record::Settled { who, view, round, adopted } => {
+                self.worker(*who);
+                self.numbers(&[*view, *round]);
+                self.maybe(adopted.map(|source| u64::from(source.0)));
+            }
+            Record::Restored { who, version } => {
+                self.worker(*who);
+                self.number(*version);
+            }
+            Record::Note { who, name, value, .. } => {
+                self.worker(*who);
+                self.text(name);
+                self.number(value.to_bits());
+            }
+            Record::Scored { samples, loss, accuracy } => {
+                self.numbers(&[*samples, loss.to_bits(), accuracy.to_bits()]);
+            }
+            Record::Finished { who, rounds, fingerprint } => {
+                self.worker(*who);
+                self.numbers(&[*rounds, *fingerprint]);
+            }
+            Record::Over | Record::StartedOver => {}
+            Record::Thinned { keeping_one_in } => self.number(*keeping_one_in),
+            Record::Resumed { round, version, spans, loss_first, loss_last } => {
+                self.numbers(&[*round, *version]);
+                self.spans(spans);
+                self.maybe(loss_first.map(f64::to_bits));
+                self.maybe(loss_last.map(f64::to_bits));
+            }
+        }
+    }
+
+    fn number(&mut self, number: u64) {
+        self.0 = mix(self.0 ^ number);
+    }
+
+    fn numbers(&mut self, numbers: &[u64]) {
+        numbers.iter().for_each(|number| self.number(*number));
+    }
+
+    fn worker(&mut self, worker: WorkerId) {
+        self.number(u64::from(worker.0));
+    }
+
+    fn time(&mut self, time: Duration) {
+        self.numbers(&[time.as_secs(), u64::from(time.subsec_nanos())]);
+    }
+
+    fn spans(&mut self, spans: &Spans) {
+        self.number(spans.intervals().len() as u64);
+        spans.intervals().iter().for_each(|(from, to)| self.numbers(&[*from, *to]));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.number(u64::from_le_bytes(word));
+        }
+    }
+
+    fn maybe(&mut self, number: Option<u64>) {
+        self.number(u64::from(number.is_some()));
+        number.into_iter().for_each(|number| self.number(number));
+    }
+
+    fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+        // What ends a text: no UTF-8 text contains this byte.
+        self.number(0xff);
+    }
+}
+
+/// A hash of a text that is the same on every machine.
+pub fn digest(text: &str) -> u64 {
+    let mut hash = JournalHash::default();
+    hash.bytes(text.as_bytes());
+    hash.value()
+}
+
+/// The kind as a number. A new kind gets a new number, wherever it stands in the enum.
+fn tag(record: &Record) -> u8 {
+    match record {
+        Record::Began { .. } => 0,
+        Record::Started { .. } => 1,
+        Record::Crashed { .. } => 2,
+        Record::Left { .. } => 3,
+        Record::View { .. } => 4,
+        Record::Freed { .. } => 5,
+        Record::Computed { .. } => 6,
+        Record::Entered { .. } => 7,
+        Record::Exchanged { .. } => 8,
+        Record::Sent { .. } => 9,
+        Record::Waited { .. } => 10,
+        Record::Applied { .. } => 11,
+        Record::Committed { .. } => 12,
+        Record::RolledBack { .. } => 13,
+        Record::Settled { .. } => 14,
+        Record::StartedOver => 15,
+        Record::Restored { .. } => 16,
+        Record::Note { .. } => 17,
+        Record::Scored { .. } => 18,
+        Record::Over => 19,
+        Record::Finished { .. } => 20,
+        Record::Thinned { .. } => 21,
+        Record::Resumed { .. } => 22,
+    }
+}
+
+/// A short name for a replica's exact bits.
+pub fn fingerprint(params: &[f32]) -> u64 {
+    params.iter().fold(params.len() as u64, |hash, x| mix(hash ^ u64::from(x.to_bits())))
+}

@@ -1,0 +1,353 @@
+//! The tally of samples: how many a run has applied, and whether each was applied exactly once.
+//!
+//! It reads the journal, never the ledger. Progress, results, reports and checkers all use this one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Line, Record};
+use crate::ids::WorkerId;
+use crate::spans::Spans;
+
+#[derive(Clone, Debug)]
+pub struct SampleTally {
+    pub samples_total: u64,
+    pub samples_per_epoch: u64,
+    mode: Mode,
+    /// One in this many of the frequent records is in the journal; it stands for the others.
+    keeping_one_in: u64,
+    /// Samples in living replicas, or in the center; each is counted once.
+    samples: u64,
+    /// Synchronous: what is in each worker's replica. Asynchronous: what each worker applied.
+    by_worker: BTreeMap<WorkerId, Applied>,
+    /// What every replica held when the run began, if it was resumed.
+    before: Applied,
+    /// What was applied to the center long ago, and what was applied lately, by its version.
+    center_before: Applied,
+    center: Vec<(u64, Spans)>,
+    members: Vec<WorkerId>,
+    /// What every member held when the job was declared over.
+    at_end: Vec<Applied>,
+    /// Workers that are lost: what they report from then on does not count.
+    void: BTreeSet<WorkerId>,
+    wasted: u64,
+}
+
+/// Updates of a center that a restored copy may undo: many more than a surviving copy is behind. Were one
+/// older, samples would show as repeated, never as silently lost.
+const CENTER_UPDATES: usize = 1 << 16;
+
+/// Who applies a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    /// Every member, to equal replicas.
+    Synchronous,
+    /// The worker that leased it.
+    Asynchronous,
+    /// The server, to the center.
+    Centered,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Applied {
+    spans: Spans,
+    repeated: u64,
+    /// As many as `spans` has, unless the journal was thinned.
+    count: u64,
+}
+
+impl Applied {
+    fn add(&mut self, spans: &Spans) {
+        self.repeated += self.spans.overlap(spans).len();
+        self.spans.add(spans);
+    }
+}
+
+/// The verdict over a whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    pub done: u64,
+    pub lost: u64,
+    pub repeated: u64,
+}
+
+impl Default for SampleTally {
+    fn default() -> SampleTally {
+        SampleTally {
+            samples_total: 0,
+            samples_per_epoch: 1,
+            mode: Mode::Asynchronous,
+            keeping_one_in: 1,
+            samples: 0,
+            by_worker: BTreeMap::new(),
+            before: Applied::default(),
+            center_before: Applied::default(),
+            center: Vec::new(),
+            members: Vec::new(),
+            at_end: Vec::new(),
+            void: BTreeSet::new(),
+            wasted: 0,
+        }
+    }
+}
+
+impl SampleTally {
+    /// Samples that are in living replicas, or in the center, as far as the journal was read.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    pub fn epochs(&self, samples: u64) -> f64 {
+        samples as f64 / self.samples_per_epoch as f64
+    }
+
+    /// How many records one record of a frequent kind stands for.
+    pub fn keeping_one_in(&self) -> u64 {
+        self.keeping_one_in
+    }
+
+    /// Whether all members apply the same samples.
+    pub fn is_synchronous(&self) -> bool {
+        self.mode == Mode::Synchronous
+    }
+
+    /// Reads a line; returns how many samples it applied that no line before it had.
+    pub fn read(&mut self, line: &Line) -> u64 {
+        match &line.record {
+            Record::Began { samples_total, samples_per_epoch, together, central, .. } => {
+                self.samples_total = *samples_total;
+                self.samples_per_epoch = (*samples_per_epoch).max(1);
+                self.mode = match (together, central) {
+                    (true, _) => Mode::Synchronous,
+                    (_, true) => Mode::Centered,
+                    _ => Mode::Asynchronous,
+                };
+            }
+            Record::Resumed { version, spans, .. } => {
+                self.before.add(spans);
+                self.before.count = spans.len();
+                self.samples = spans.len();
+                self.center = vec![(*version, spans.clone())];
+            }
+            Record::Applied { who, version, spans, .. } => {
+                return self.apply(*who, *version, spans);
+            }
+            Record::Settled { who, adopted: Some(source), .. } if self.is_synchronous() => {
+                let theirs = self.replica_of(source);
+                self.by_worker.insert(*who, theirs);
+            }
+            Record::Freed { who, spans } => self.free(*who, spans),
+            Record::StartedOver => self.start_over(),
+            Record::Restored { version, .. } if self.mode == Mode::Centered => {
+                let kept = self.center.partition_point(|(applied, _)| applied <= version);
+                let lost = self.center.drain(kept..).map(|(_, spans)| spans.len()).sum();
+                self.waste(lost);
+            }
+            Record::View { members, .. } => self.members.clone_from(members),
+            Record::Over if self.is_synchronous() => {
+                self.at_end = self.members.iter().map(|who| self.replica_of(who)).collect();
+            }
+            Record::Thinned { keeping_one_in } => self.keeping_one_in = (*keeping_one_in).max(1),
+            _ => {}
+        }
+        0
+    }
+
+    fn apply(&mut self, who: WorkerId, version: u64, spans: &Spans) -> u64 {
+        if self.void.contains(&who) {
+            self.wasted += spans.len();
+            return 0;
+        }
+        let count = spans.len().saturating_mul(self.keeping_one_in);
+        let new = match self.mode {
+            Mode::Synchronous => {
+                let before = &self.before;
+                let replica = self.by_worker.entry(who).or_insert_with(|| before.clone());
+                replica.add(spans);
+                replica.count = replica.count.saturating_add(count);
+                replica.count.saturating_sub(self.samples)
+            }
+            Mode::Asynchronous => {
+                self.by_worker.entry(who).or_default().add(spans);
+                count
+            }
+            Mode::Centered => {
+                self.center.push((version, spans.clone()));
+                if self.center.len() >= 2 * CENTER_UPDATES {
+                    let old = self.center.drain(..CENTER_UPDATES);
+                    old.for_each(|(_, spans)| self.center_before.add(&spans));
+                }
+                count
+            }
+        };
+        self.samples = self.samples.saturating_add(new);
+        new
+    }
+
+    /// The leases of a lost worker are free again: what it applied of them is in no replica that counts.
+    fn free(&mut self, who: WorkerId, spans: &Spans) {
+        self.void.insert(who);
+        if let (Mode::Asynchronous, Some(applied)) = (self.mode, self.by_worker.get_mut(&who)) {
+            let struck = applied.spans.overlap(spans);
+            applied.spans.subtract(&struck);
+            self.waste(struck.len());
+        }
+    }
+
+    /// Nothing that was applied is in a living replica, except what the run began with.
+    fn start_over(&mut self) {
+        let by_worker = self.by_worker.values().map(|applied| applied.spans.len());
+        let center = self.center.iter().map(|(_, spans)| spans.len());
+        let before = self.before.spans.len();
+        self.wasted += match self.mode {
+            Mode::Synchronous => by_worker.max().unwrap_or(before) - before,
+            Mode::Asynchronous => by_worker.sum(),
+            Mode::Centered => self.center_before.spans.len() + center.sum::<u64>() - before,
+        };
+        self.by_worker.clear();
+        self.center_before = Applied::default();
+        self.center = if before > 0 { vec![(0, self.before.spans.clone())] } else { vec![] };
+        self.samples = self.before.count;
+    }
+
+    fn waste(&mut self, samples: u64) {
+        self.wasted += samples;
+        self.samples = self.samples.saturating_sub(samples);
+    }
+
+    /// Synchronous: what is in a worker's replica.
+    fn replica_of(&self, who: &WorkerId) -> Applied {
+        self.by_worker.get(who).unwrap_or(&self.before).clone()
+    }
+
+    /// Samples that were applied to replicas that are lost.
+    pub fn wasted(&self) -> u64 {
+        self.wasted
+    }
+
+    /// The verdict. A job that was stopped early has lost nothing.
+    pub fn verdict(&self, stopped: bool) -> Tally {
+        let applied = match self.mode {
+            Mode::Synchronous => {
+                // All replicas hold the same; if not, the worst one is the verdict.
+                let worst = self.at_end.iter().min_by_key(|applied| applied.spans.len());
+                // A run that was given up has no end: the most advanced replica counts.
+                let best = || self.by_worker.values().max_by_key(|applied| applied.spans.len());
+                worst.or_else(best).unwrap_or(&self.before).clone()
+            }
+            Mode::Asynchronous => {
+                let repeated = self.by_worker.values().map(|applied| applied.repeated).sum();
+                let all = self.by_worker.values().chain([&self.before]);
+                let mut intervals: Vec<(u64, u64)> =
+                    all.flat_map(|applied| applied.spans.intervals()).copied().collect();
+                // In order, so that each is added at the end of what is there.
+                intervals.sort_unstable();
+                let mut all = Applied { repeated, ..Applied::default() };
+                intervals.into_iter().for_each(|(from, to)| all.add(&Spans::one(from, to)));
+                all
+            }
+            Mode::Centered => {
+                let mut all = self.center_before.clone();
+                self.center.iter().for_each(|(_, spans)| all.add(spans));
+                all
+            }
+        };
+        let owed = if stopped { 0 } else { self.samples_total };
+        Tally {
+            done: applied.spans.len(),
+            lost: applied.spans.gaps(owed).len(),
+            repeated: applied.repeated,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn began(together: bool, central: bool) -> Record {
+        Record::Began {
+            version: 1,
+            strategy: String::new(),
+            seed: 1,
+            samples_total: 10,
+            samples_per_epoch: 10,
+            model: String::new(),
+            data: String::new(),
+            params: 1,
+            kernels: String::new(),
+            together,
+            central,
+        }
+    }
+
+    fn applied(who: u32, version: u64, from: u64, to: u64) -> Record {
+        let (who, spans) = (WorkerId(who), Spans::one(from, to));
+        let (loss_sum, staleness, rate, round) = (1.0, 0, 0.1, None);
+        Record::Applied { who, version, spans, loss_sum, staleness, rate, round }
+    }
+
+    fn tally(records: impl IntoIterator<Item = Record>) -> SampleTally {
+        let mut tally = SampleTally::default();
+        for record in records {
+            tally.read(&Line { at: Duration::ZERO, record });
+        }
+        tally
+    }
+
+    #[test]
+    fn samples_applied_before_a_checkpoint_count_and_must_not_be_applied_again() {
+        for (together, central) in [(true, false), (false, false), (false, true)] {
+            let (loss_first, loss_last) = (None, None);
+            let spans = Spans::one(0, 4);
+            let resumed = Record::Resumed { round: 1, version: 1, spans, loss_first, loss_last };
+
+            let tally = tally([began(together, central), resumed, applied(0, 2, 2, 8)]);
+
+            assert_eq!(tally.verdict(false), Tally { done: 8, lost: 2, repeated: 2 });
+        }
+    }
+
+    #[test]
+    fn equal_replicas_count_once_and_a_newcomer_takes_over_what_it_adopts() {
+        let adopted = Some(WorkerId(0));
+        let settled = Record::Settled { who: WorkerId(2), view: 2, round: 1, adopted };
+
+        let tally = tally([
+            began(true, false),
+            applied(0, 1, 0, 4),
+            applied(1, 1, 0, 4),
+            settled,
+            applied(2, 2, 4, 6),
+        ]);
+
+        assert_eq!(tally.samples(), 6);
+        assert_eq!(tally.verdict(true), Tally { done: 6, lost: 0, repeated: 0 });
+    }
+
+    #[test]
+    fn samples_lost_with_a_center_are_wasted_and_count_no_more() {
+        let restored = Record::Restored { who: WorkerId(1), version: 1 };
+
+        let tally = tally([
+            began(false, true),
+            applied(0, 1, 0, 4),
+            applied(0, 2, 4, 8),
+            restored,
+            applied(1, 2, 4, 6),
+        ]);
+
+        assert_eq!((tally.samples(), tally.wasted()), (6, 4));
+        assert_eq!(tally.verdict(true), Tally { done: 6, lost: 0, repeated: 0 });
+    }
+
+    #[test]
+    fn in_a_thinned_journal_one_record_stands_for_several() {
+        let thinned = Record::Thinned { keeping_one_in: 3 };
+        let tally = tally([began(false, false), applied(0, 1, 0, 2), thinned, applied(0, 7, 6, 8)]);
+        assert_eq!(tally.samples(), 2 + 3 * 2);
+    }
+}

@@ -1,0 +1,333 @@
+//! Letters: one-way messages outside any exchange, and values that peers read without asking.
+
+use std::sync::Arc;
+
+use paceline_learn::{OptimizerState, Vector};
+use serde::{Deserialize, Serialize};
+
+use super::{FrameError, Framed, HEADER_BYTES, Memory, TAIL_BYTES, Tail};
+use crate::agreed::Agreed;
+use crate::codec::Payload;
+use crate::spans::Spans;
+
+/// A one-way message from one worker to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Letter {
+    /// To a member that is behind, when a view is entered.
+    SharedState { view: u64, state: Arc<SharedState> },
+    /// From the server to a worker that called it: the center.
+    Center {
+        #[serde(skip)]
+        params: Arc<Vector>,
+        version: u64,
+        done: Arc<Spans>,
+    },
+    /// To the server: a gradient, and the samples that are in it.
+    Gradient {
+        #[serde(skip, default = "nothing")]
+        payload: Payload,
+        tail: Tail,
+        spans: Spans,
+    },
+    /// To the server: this worker will ask for no more samples.
+    Idle,
+    /// To the next server, from one that leaves.
+    Handover { center: Published },
+    /// From a strategy to the same strategy of another worker; the runtime does not look inside.
+    Message { to: Mailbox, message: Message },
+}
+
+/// Which task of a worker receives a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mailbox {
+    /// [`Strategy::round`](crate::Strategy::round), by `worker.received()`.
+    Worker,
+    /// [`Strategy::serve`](crate::Strategy::serve), by `server.next()`.
+    Server,
+}
+
+/// What a strategy sends: any plain data, and any vectors.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// `Null` if the vectors say it all.
+    pub data: serde_json::Value,
+    #[serde(skip)]
+    pub vectors: Vec<Arc<Vector>>,
+}
+
+impl Message {
+    /// A message of one vector and nothing else.
+    pub fn of(vector: Arc<Vector>) -> Message {
+        Message { data: serde_json::Value::Null, vectors: vec![vector] }
+    }
+
+    fn bytes(&self) -> u64 {
+        let data = match &self.data {
+            serde_json::Value::Null => 0,
+            data => serde_json::to_vec(data).map_or(0, |text| text.len() as u64),
+        };
+        data + self.vectors.iter().map(|vector| 4 * vector.len() as u64).sum::<u64>()
+    }
+}
+
+/// Everything that a newcomer adopts: what all members agree on, between rounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SharedState {
+    pub round: u64,
+    pub version: u64,
+    #[serde(skip)]
+    pub params: Arc<Vector>,
+    #[serde(with = "steps_only")]
+    pub optimizer: Arc<OptimizerState>,
+    pub strategy: Memory,
+    pub agreed: Agreed,
+}
+
+impl SharedState {
+    /// Size on the wire, without a header. Names of vectors are not counted: both sides know them.
+    fn bytes(&self) -> u64 {
+        #[derive(Serialize)]
+        struct Head<'a> {
+            strategy: &'a serde_json::Value,
+            agreed: &'a Agreed,
+        }
+        let head = Head { strategy: &self.strategy.json, agreed: &self.agreed };
+        let head = serde_json::to_vec(&head).map_or(0, |text| text.len() as u64);
+        let vectors = self.strategy.vectors.values().map(|vector| 4 * vector.len() as u64);
+        4 * self.params.len() as u64 + bytes_of_slots(&self.optimizer) + head + vectors.sum::<u64>()
+    }
+}
+
+/// A value that peers may read without asking the worker that published it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    #[serde(skip)]
+    pub params: Arc<Vector>,
+    #[serde(with = "steps_only")]
+    pub optimizer: Arc<OptimizerState>,
+    /// How many updates the center had seen; only meaningful for strategies with a center.
+    pub version: u64,
+    pub done: Arc<Spans>,
+}
+
+impl Published {
+    /// Size on the wire when the whole value is read, without a header.
+    pub fn bytes(&self) -> u64 {
+        4 * self.params.len() as u64 + bytes_of_slots(&self.optimizer) + bytes_of_spans(&self.done)
+    }
+}
+
+/// Which of a worker's published values is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Shelf {
+    /// A worker's replica.
+    Replica,
+    /// The center as a worker saw it last.
+    Copy,
+    /// The center, on the shelf of the member that hosts it.
+    Center,
+}
+
+impl Letter {
+    /// Whether the server's task of the receiver reads it, and not the worker's.
+    pub fn is_for_server(&self) -> bool {
+        match self {
+            Letter::Gradient { .. } | Letter::Idle | Letter::Handover { .. } => true,
+            Letter::Message { to, .. } => *to == Mailbox::Server,
+            Letter::SharedState { .. } | Letter::Center { .. } => false,
+        }
+    }
+
+    /// Size on the wire, header included.
+    pub fn bytes(&self) -> u64 {
+        HEADER_BYTES
+            + match self {
+                Letter::SharedState { state, .. } => state.bytes(),
+                Letter::Center { params, done, .. } => {
+                    4 * params.len() as u64 + bytes_of_spans(done)
+                }
+                Letter::Gradient { payload, spans, .. } => {
+                    payload.bytes() + TAIL_BYTES + bytes_of_spans(spans)
+                }
+                Letter::Idle => 0,
+                Letter::Handover { center } => center.bytes(),
+                Letter::Message { message, .. } => message.bytes(),
+            }
+    }
+}
+
+fn nothing() -> Payload {
+    Payload::Dense(Vector::new())
+}
+
+fn bytes_of_spans(spans: &Spans) -> u64 {
+    16 * spans.intervals().len() as u64
+}
+
+fn bytes_of_slots(state: &OptimizerState) -> u64 {
+    state.slots.iter().map(|slot| 4 * slot.len() as u64).sum()
+}
+
+/// A payload is encoded already and goes as it is; it is no frame of floats.
+impl Framed for Letter {
+    fn frames(&self) -> Vec<&[f32]> {
+        match self {
+            Letter::SharedState { state, .. } => state.frames(),
+            Letter::Center { params, .. } => vec![params],
+            Letter::Gradient { .. } | Letter::Idle => vec![],
+            Letter::Handover { center } => center.frames(),
+            Letter::Message { message, .. } => {
+                message.vectors.iter().map(|vector| vector.as_slice()).collect()
+            }
+        }
+    }
+
+    fn fill(&mut self, frames: Vec<Vector>) -> Result<(), FrameError> {
+        match self {
+            Letter::SharedState { state, .. } => Arc::make_mut(state).fill(frames),
+            Letter::Center { params, .. } => {
+                let [vector] = exactly(frames)?;
+                *params = Arc::new(vector);
+                Ok(())
+            }
+            Letter::Gradient { .. } | Letter::Idle => exactly::<0>(frames).map(drop),
+            Letter::Handover { center } => center.fill(frames),
+            Letter::Message { message, .. } => {
+                message.vectors = frames.into_iter().map(Arc::new).collect();
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Framed for SharedState {
+    fn frames(&self) -> Vec<&[f32]> {
+        let memory = self.strategy.vectors.values().map(|vector| vector.as_slice());
+        let slots = self.optimizer.slots.iter().map(Vec::as_slice);
+        std::iter::once(self.params.as_slice()).chain(memory).chain(slots).collect()
+    }
+
+    fn fill(&mut self, mut frames: Vec<Vector>) -> Result<(), FrameError> {
+        let head = 1 + self.strategy.vectors.len();
+        let received = frames.len();
+        if received < head {
+            return Err(FrameError { expected: head, received });
+        }
+        let slots = frames.split_off(head);
+        let mut frames = frames.into_iter().map(Arc::new);
+        self.params = frames.next().unwrap_or_default();
+        self.strategy.vectors.values_mut().zip(frames).for_each(|(place, frame)| *place = frame);
+        Arc::make_mut(&mut self.optimizer).slots = slots;
+        Ok(())
+    }
+}
+
+impl Framed for Published {
+    fn frames(&self) -> Vec<&[f32]> {
+        let slots = self.optimizer.slots.iter().map(Vec::as_slice);
+        std::iter::once(self.params.as_slice()).chain(slots).collect()
+    }
+
+    fn fill(&mut self, frames: Vec<Vector>) -> Result<(), FrameError> {
+        let mut frames = frames.into_iter();
+        let params = frames.next().ok_or(FrameError { expected: 1, received: 0 })?;
+        self.params = Arc::new(params);
+        Arc::make_mut(&mut self.optimizer).slots = frames.collect();
+        Ok(())
+    }
+}
+
+fn exactly<const N: usize>(frames: Vec<Vector>) -> Result<[Vector; N], FrameError> {
+    let received = frames.len();
+    frames.try_into().map_err(|_| FrameError { expected: N, received })
+}
+
+/// An optimizer's state without its vectors.
+mod steps_only {
+    use std::sync::Arc;
+
+    use paceline_learn::OptimizerState;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(state: &Arc<OptimizerState>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(state.steps)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Arc<OptimizerState>, D::Error> {
+        let steps = u64::deserialize(from)?;
+        Ok(Arc::new(OptimizerState { steps, ..OptimizerState::default() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Ledger;
+    use paceline_learn::{Rescale, Rescaler};
+
+    fn letters() -> Vec<Letter> {
+        let vector = |x: f32| Arc::new(vec![x, x + 1.0]);
+        let optimizer = Arc::new(OptimizerState { slots: vec![vec![7.0], vec![8.0]], steps: 3 });
+        let published = Published {
+            params: vector(1.0),
+            optimizer: optimizer.clone(),
+            version: 4,
+            done: Arc::new(Spans::one(0, 5)),
+        };
+        let state = SharedState {
+            round: 2,
+            version: 3,
+            params: vector(2.0),
+            optimizer,
+            strategy: Memory {
+                json: serde_json::json!({ "period": 4 }),
+                vectors: [("outer.momentum".to_owned(), vector(3.0))].into(),
+            },
+            agreed: Agreed {
+                ledger: Ledger::new(9),
+                rescaler: Rescaler::new(Rescale::None, 8.0),
+                stopped: false,
+            },
+        };
+        let message = Message { data: serde_json::json!("mine"), vectors: vec![vector(5.0)] };
+        vec![
+            Letter::SharedState { view: 6, state: Arc::new(state) },
+            Letter::Center { params: vector(1.5), version: 1, done: Arc::default() },
+            Letter::Idle,
+            Letter::Handover { center: published },
+            Letter::Message { to: Mailbox::Server, message },
+        ]
+    }
+
+    #[test]
+    fn a_letter_arrives_as_head_and_frames() {
+        for letter in letters() {
+            let head = serde_json::to_string(&letter).expect("heads are plain data");
+            let frames = letter.frames().into_iter().map(<[f32]>::to_vec).collect();
+
+            let mut received: Letter = serde_json::from_str(&head).expect("it was just written");
+            received.fill(frames).expect("the frames are those of the letter");
+
+            assert_eq!(received, letter);
+            assert!(!head.contains("7.0") && !head.contains("2.0"), "no vector in {head}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_number_of_frames_is_refused() {
+        for mut letter in letters() {
+            let (too_few, too_many) = match letter {
+                // The number of these is not fixed by the head.
+                Letter::Message { .. } => continue,
+                Letter::Idle => (None, Some(vec![vec![1.0]])),
+                Letter::Center { .. } => (Some(vec![]), Some(vec![vec![1.0], vec![2.0]])),
+                _ => (Some(vec![]), None),
+            };
+            for frames in [too_few, too_many].into_iter().flatten() {
+                assert!(letter.fill(frames).is_err(), "{letter:?}");
+            }
+        }
+    }
+}

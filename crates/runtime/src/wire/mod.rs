@@ -1,0 +1,151 @@
+//! The edge between workers: everything that one worker sends to another.
+//!
+//! A message has two halves. Its head is small and serialisable; its long vectors travel beside it as
+//! raw frames ([`Framed`]) and never pass through serde.
+
+mod letter;
+mod memory;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::Payload;
+
+pub use letter::{Letter, Mailbox, Message, Published, SharedState, Shelf};
+pub use memory::Memory;
+
+/// What precedes every message: sender, view, exchange, part, length, checksum.
+pub const HEADER_BYTES: u64 = 48;
+/// A [`Tail`] on the wire; its two flags share a byte.
+pub const TAIL_BYTES: u64 = 49;
+/// A [`Standing`] on the wire.
+const STANDING_BYTES: u64 = 17;
+
+/// Exact numbers that every member adds to an exchange; they are never encoded by a codec.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tail {
+    /// The newest view that this member knows.
+    #[serde(rename = "view")]
+    pub newest_view: u64,
+    pub samples: u64,
+    pub loss_sum: f64,
+    /// How many updates the replica had seen when the gradient was computed.
+    pub version: u64,
+    /// Time spent computing since the last exchange, without any waiting.
+    pub compute: Duration,
+    #[serde(rename = "number")]
+    pub extra: Extra,
+    /// Whether this member asks that the job end after this round.
+    pub stop: bool,
+    /// Whether this member asks all members for a snapshot after this round.
+    pub save: bool,
+}
+
+/// One more number that some exchanges need from each member.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "f64", into = "f64")]
+pub enum Extra {
+    None,
+    /// How much a member's replica counts in an average.
+    Weight(f64),
+    /// A number whose mean over the members is asked for, such as the drift of a replica.
+    Value(f64),
+    /// |g_i|^2 of a member's mean gradient, for AdaScale.
+    GradientSquare(f64),
+}
+
+impl Extra {
+    /// The number, whatever it means; 0 if there is none.
+    pub fn number(self) -> f64 {
+        match self {
+            Extra::None => 0.0,
+            Extra::Weight(x) | Extra::Value(x) | Extra::GradientSquare(x) => x,
+        }
+    }
+}
+
+impl Default for Extra {
+    fn default() -> Extra {
+        Extra::None
+    }
+}
+
+impl From<Extra> for f64 {
+    fn from(extra: Extra) -> f64 {
+        extra.number()
+    }
+}
+
+/// Only the number is written: which kind of exchange it belongs to, both sides know.
+impl From<f64> for Extra {
+    fn from(number: f64) -> Extra {
+        Extra::Value(number)
+    }
+}
+
+/// What a member tells the others when it enters a view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    pub round: u64,
+    /// A newcomer has no state to share and adopts that of the others.
+    pub newcomer: bool,
+    /// The newest view that this member knows.
+    pub newest_view: u64,
+}
+
+/// What a member puts into an exchange (a collective operation of all members).
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// Summed over the members.
+    Sum { payload: Payload, tail: Tail },
+    /// Handed to every member as it is.
+    Gather { standing: Standing },
+}
+
+/// The shape of an exchange: in each of `count` steps every member sends `bytes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    pub count: u32,
+    pub bytes: u64,
+}
+
+impl Entry {
+    /// A ring: reduce-scatter then all-gather for sums; sparse payloads and standings are only gathered.
+    pub fn steps(&self, members: usize) -> Steps {
+        let n = members as u64;
+        match self {
+            Entry::Sum { payload: payload @ Payload::Sparse { .. }, .. } => Steps {
+                count: members as u32 - 1,
+                bytes: payload.bytes() + HEADER_BYTES + TAIL_BYTES,
+            },
+            Entry::Sum { payload, .. } => Steps {
+                count: 2 * (members as u32 - 1),
+                bytes: payload.bytes().div_ceil(n) + HEADER_BYTES + TAIL_BYTES,
+            },
+            Entry::Gather { .. } => {
+                Steps { count: members as u32 - 1, bytes: HEADER_BYTES + STANDING_BYTES }
+            }
+        }
+    }
+}
+
+/// A message in two halves: the head, which serde writes without any vector, and the vectors.
+pub trait Framed {
+    /// The vectors, in a fixed order, without a copy.
+    fn frames(&self) -> Vec<&[f32]>;
+
+    /// Puts received vectors where [`frames`](Self::frames) took them from. The peer may be wrong: a
+    /// number of frames that does not fit the head is an error, not a panic.
+    fn fill(&mut self, frames: Vec<Vec<f32>>) -> Result<(), FrameError>;
+}
+
+/// A message whose vectors do not fit its head.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a message should have {expected} vectors and has {received}: does its sender run the same version?"
+)]
+pub struct FrameError {
+    pub expected: usize,
+    pub received: usize,
+}
