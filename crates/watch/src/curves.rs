@@ -158,6 +158,7 @@ mod tests {
             loss_sum: loss * (to - from) as f64,
             staleness: 0,
             rate: 0.5,
+            round: None,
         }
     }
 
@@ -231,7 +232,7 @@ mod tests {
 
         for (who, value) in [(0, 4.0), (1, 6.0)] {
             let name = "period".to_owned();
-            read(&mut curves, 2, Record::Note { who: WorkerId(who), name, value });
+            read(&mut curves, 2, Record::Note { who: WorkerId(who), name, value, round: None });
         }
         read(&mut curves, 3, Record::Scored { samples: 100, loss: 2.0, accuracy: 0.75 });
 

@@ -206,11 +206,14 @@ mod tests {
             let (start, end) = (10 * round, 10 * round + 10);
             for who in [WorkerId(0), WorkerId(1)] {
                 let since = Duration::from_millis(start);
-                read(start + 6, Record::Computed { who, since, samples: 10 });
+                read(start + 6, Record::Computed { who, since, samples: 10, round: None });
                 let (spans, loss_sum) =
                     (Spans::one(20 * round, 20 * round + 20), 20.0 * loss(round));
                 let (version, staleness, rate) = (round, 0, 0.1);
-                read(end, Record::Applied { who, version, spans, loss_sum, staleness, rate });
+                read(
+                    end,
+                    Record::Applied { who, version, spans, loss_sum, staleness, rate, round: None },
+                );
                 read(end, Record::Committed { who, round, fingerprint: None });
             }
             if scored {

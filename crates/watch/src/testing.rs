@@ -18,7 +18,7 @@ pub fn two_workers(rounds: u64) -> Vec<Line> {
         for (who, busy) in [(WorkerId(0), 4), (WorkerId(1), 9)] {
             let (since, compute) = (milliseconds(start), milliseconds(busy));
             let (view, exchange, samples) = (1, round, 10);
-            lines.push(line(start + busy, Record::Computed { who, since, samples, .. }));
+            lines.push(line(start + busy, Record::Computed { who, since, samples, round: None }));
             let entered = Record::Entered { who, view, exchange, round, samples, compute };
             lines.push(line(start + busy, entered));
         }
@@ -30,7 +30,8 @@ pub fn two_workers(rounds: u64) -> Vec<Line> {
             let (spans, loss_sum) =
                 (Spans::one(20 * round, 20 * round + 20), 20.0 / (1 + round) as f64);
             let (version, staleness, rate) = (round, 0, 0.25);
-            let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate };
+            let applied =
+                Record::Applied { who, version, spans, loss_sum, staleness, rate, round: None };
             lines.push(line(start + 10, applied));
             lines.push(line(start + 10, Record::Committed { who, round, fingerprint: None }));
         }

@@ -59,12 +59,13 @@ fn what_changes_gets_a_panel() {
     for (at, staleness) in [(505, 1), (510, 7)] {
         let (who, version, loss_sum, rate) = (WorkerId(0), 60, 1.0, 0.1);
         let spans = Spans::one(10 * at, 10 * at + 10);
-        let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate };
+        let applied =
+            Record::Applied { who, version, spans, loss_sum, staleness, rate, round: None };
         lines.push(line(at, applied));
     }
     for (name, value) in [("period", 8.0), ("<own>", -1.0)] {
         let name = name.to_owned();
-        lines.push(line(520, Record::Note { who: WorkerId(0), name, value }));
+        lines.push(line(520, Record::Note { who: WorkerId(0), name, value, round: None }));
     }
 
     let html = html(&lines);
@@ -90,7 +91,10 @@ fn a_run_that_diverged_is_drawn_as_far_as_it_goes() {
     for (i, loss_sum) in [(0, 1e9), (1, f64::INFINITY), (2, f64::NAN)] {
         let (who, version, staleness, rate) = (WorkerId(0), 60, 0, 0.1);
         let spans = Spans::one(200 + 10 * i, 210 + 10 * i);
-        lines.push(line(110, Record::Applied { who, version, spans, loss_sum, staleness, rate }));
+        lines.push(line(
+            110,
+            Record::Applied { who, version, spans, loss_sum, staleness, rate, round: None },
+        ));
         lines.push(line(110, Record::Scored { samples: 210, loss: loss_sum, accuracy: f64::NAN }));
     }
 
@@ -102,7 +106,7 @@ fn the_page_of_a_long_run_of_many_workers_stays_small() {
     let mut lines = vec![line(0, began(false)), line(0, view(1, &(0..500).collect::<Vec<_>>()))];
     for i in 0..200_000u64 {
         let (who, since) = (WorkerId((i % 500) as u32), Duration::from_millis(i));
-        lines.push(line(i + 1, Record::Computed { who, since, samples: 1 }));
+        lines.push(line(i + 1, Record::Computed { who, since, samples: 1, round: None }));
         lines.push(line(i + 1, Record::Sent { who, to: WorkerId(0), bytes: 10 }));
         lines.push(line(i + 1, Record::Committed { who, round: i / 500, fingerprint: None }));
     }

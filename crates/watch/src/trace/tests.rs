@@ -81,9 +81,9 @@ fn records_that_overlap_give_slices_that_do_not() {
     let who = WorkerId(0);
     let lines = [
         line(0, began(false)),
-        line(10, Record::Computed { who, since: milliseconds(0), samples: 1 }),
+        line(10, Record::Computed { who, since: milliseconds(0), samples: 1, round: None }),
         line(12, Record::Waited { who, whom: WorkerId(1), since: milliseconds(5) }),
-        line(11, Record::Computed { who, since: milliseconds(9), samples: 1 }),
+        line(11, Record::Computed { who, since: milliseconds(9), samples: 1, round: None }),
         line(13, Record::Committed { who, round: 1, fingerprint: None }),
     ];
 
