@@ -245,6 +245,6 @@ fn a_model_that_panics_ends_the_run_with_a_sentence_and_does_not_hang_it() {
         let failed = train(&prepared, setting, Arc::new(AtomicBool::new(false)), vec![]).err();
 
         let sentence = failed.expect("it cannot end well").to_string();
-        assert!(sentence.contains("could not go on"), "{strategy}: {sentence}");
+        assert!(sentence.contains("could not continue"), "{strategy}: {sentence}");
     }
 }

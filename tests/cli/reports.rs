@@ -65,7 +65,7 @@ fn a_run_that_diverges_leaves_a_report_that_says_so() {
     assert_eq!((call.code, call.stdout.as_str()), (1, ""));
     assert!(call.stderr.starts_with("\nReport: diverged.html\nerror: dbs diverged: "));
     let page = fs::read_to_string(room().join("diverged.html")).unwrap();
-    assert!(page.contains("<p class=\"remark\">the training loss came apart after"), "{page}");
+    assert!(page.contains("<p class=\"remark\">the training loss diverged after"), "{page}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn a_run_that_diverges_fails_in_one_sentence() {
     let call = paceline("simulate --learning-rate 100");
 
     assert_eq!((call.code, call.stdout.as_str()), (1, ""));
-    assert!(call.stderr.starts_with("error: ssgd diverged: the training loss came apart after"));
+    assert!(call.stderr.starts_with("error: ssgd diverged: the training loss diverged after"));
     assert_eq!(call.stderr.lines().count(), 1, "{}", call.stderr);
 }
 
@@ -41,7 +41,7 @@ fn compare_goes_on_when_a_strategy_diverges() {
     assert_eq!(call.code, 0, "{}", call.stderr);
     assert!(rows[0].starts_with("ssgd ") && !rows[0].contains("diverged"), "{rows:?}");
     assert!(rows[1].starts_with("async ") && rows[1].contains("diverged"), "{rows:?}");
-    assert!(call.stderr.starts_with("async diverged: the training loss came apart after"));
+    assert!(call.stderr.starts_with("async diverged: the training loss diverged after"));
     assert_eq!(call.stderr.lines().count(), 1, "{}", call.stderr);
 }
 

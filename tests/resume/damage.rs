@@ -72,12 +72,12 @@ fn a_newer_format_and_an_empty_folder_get_a_sentence() {
     let (dir, _, newer) = two("format");
     let path = newer.join("manifest.json");
     let text = fs::read_to_string(&path).expect("it is there");
-    fs::write(&path, text.replacen("\"version\":1", "\"version\":7", 1)).expect("written");
+    fs::write(&path, text.replacen("\"version\":2", "\"version\":7", 1)).expect("written");
 
     let found = Checkpoint::load(&dir).expect("the older one is whole");
     assert!(
         found.passed_over[0]
-            .ends_with("manifest.json: version 7 of the format, but this program reads version 1")
+            .ends_with("manifest.json: version 7 of the format, but this program reads versions 1 to 2")
     );
 
     let empty = room("empty");

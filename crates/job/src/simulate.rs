@@ -1,22 +1,27 @@
 //! Runs a job on a simulated cluster.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use paceline_learn::Vector;
-use paceline_runtime::{Coordination, Executor, Reader, Turn, train};
+use paceline_runtime::{Coordination, Executor, Reader, Turn, WorkerId, train};
 use paceline_sim::{Outputs, Scenario, SimCluster, SimConfig};
 
 use crate::job::Prepared;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
-use crate::run::{Next, Running, Watch};
+use crate::run::{Deployed, Next, Running, Watch};
 use crate::run_result::{Failure, RunResult};
 
 /// The result of a simulated run, and the parameters it ended with.
 pub struct Simulated {
     pub result: RunResult,
+    /// The center, or the mean of the replicas.
     pub params: Option<Arc<Vector>>,
+    /// The replica of each member at the end.
+    pub replicas: BTreeMap<WorkerId, Arc<Vector>>,
+    pub center: Option<Arc<Vector>>,
     /// All bytes that crossed the simulated network.
     pub bytes_on_wires: u64,
 }
@@ -43,16 +48,21 @@ pub fn simulate(
     );
     let (shelves, wires) = (cluster.shelves(), cluster.bytes_on_wires());
     let evaluator = Evaluator::inline(prepared.task.clone(), threads.max(1));
-    let observer =
-        Observer::new(prepared, (coordination, evaluator), Arc::clone(&shelves), readers);
+    let observer = Observer::new(prepared, (coordination, evaluator), readers);
     let mut run = SimRun::new(prepared, cluster);
-    let mut watch = Watch { observer, shelves, writer: None, save_requests: None, stopped: false };
+    let mut watch = Watch { observer, writer: None, save_requests: None, stopped: false };
     watch.until_ended(&mut run, &AtomicBool::new(false))?;
     // Workers behind a cut may live on for a while; the job ends when the coordinator says so.
     let end = watch.observer.totals.over.unwrap_or_else(|| run.executor.now());
-    let (mut result, params) = watch.observer.conclude(prepared, false, &AtomicBool::new(false));
+    let members = &watch.observer.totals.members;
+    let shelves = shelves.lock().expect("no holder panics");
+    let deployed = Deployed::new(&shelves, members, coordination);
+    let params = deployed.params();
+    let hurry = AtomicBool::new(false);
+    let mut result = watch.observer.conclude(prepared, false, &hurry, params.clone());
     result.virtual_seconds = Some(end.as_secs_f64());
-    Ok(Simulated { result, params, bytes_on_wires: wires.get() })
+    let Deployed { replicas, center } = deployed;
+    Ok(Simulated { result, params, replicas, center, bytes_on_wires: wires.get() })
 }
 
 /// A run in virtual time: it happens while it is watched.

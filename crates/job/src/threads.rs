@@ -1,5 +1,6 @@
 //! Runs a job on real threads of this process.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -18,7 +19,7 @@ use crate::job::Prepared;
 use crate::pace;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
-use crate::run::{Next, Running, SaveRequests, Watch};
+use crate::run::{Deployed, Next, Running, SaveRequests, Watch};
 use crate::run_result::{Failure, RunResult};
 
 /// Options of a run on threads.
@@ -34,7 +35,11 @@ pub struct ThreadOptions {
 /// The result of a run, and the parameters it ended with.
 pub struct Trained {
     pub result: RunResult,
+    /// The center, or the mean of the replicas.
     pub params: Option<Arc<Vector>>,
+    /// The replica of each member at the end.
+    pub replicas: BTreeMap<WorkerId, Arc<Vector>>,
+    pub center: Option<Arc<Vector>>,
     /// Its checkpoints; `None` if it made none.
     pub saved: Option<Saved>,
 }
@@ -85,23 +90,26 @@ pub fn train_saving(
         done: prepared.plan.resumed.as_ref().map(done).unwrap_or_default(),
         pace,
     });
-    let (evaluator, shelves) = (Evaluator::background(prepared.task.clone()), Arc::default());
-    let observer =
-        Observer::new(prepared, (coordination, evaluator), Arc::clone(&shelves), readers);
+    let evaluator = Evaluator::background(prepared.task.clone());
+    let observer = Observer::new(prepared, (coordination, evaluator), readers);
     let started = Instant::now();
     let workers = (0..prepared.workers).map(|id| start_worker(prepared, &hub, WorkerId(id)));
     let mut run = ThreadRun { workers: workers.collect(), hub, outputs };
     (0..prepared.workers).for_each(|id| run.hub.hello(WorkerId(id)));
     let save_requests = saving.map(|saving| SaveRequests::new(saving, coordination));
-    let mut watch = Watch { observer, shelves, writer, save_requests, stopped: false };
+    let mut watch = Watch { observer, writer, save_requests, stopped: false };
     watch.until_ended(&mut run, &stop)?;
+    let hub = run.hub.clone();
     run.join()?;
     let seconds = started.elapsed().as_secs_f64();
     let saved = watch.writer.map(Writer::finish);
-    let (mut result, params) = watch.observer.conclude(prepared, watch.stopped, &stop);
+    let deployed = Deployed::new(&hub.shelves(), &watch.observer.totals.members, coordination);
+    let params = deployed.params();
+    let mut result = watch.observer.conclude(prepared, watch.stopped, &stop, params.clone());
     result.real_seconds = Some(seconds);
     result.stopped = stop.load(Ordering::Relaxed) && result.samples < prepared.plan.samples_total;
-    Ok(Trained { result, params, saved })
+    let Deployed { replicas, center } = deployed;
+    Ok(Trained { result, params, replicas, center, saved })
 }
 
 pub(crate) type Worker = JoinHandle<Result<(), String>>;

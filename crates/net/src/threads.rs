@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
 use paceline_runtime::coordination::{self, Collected, Coordinator, Input, Order, Rules, Word};
-use paceline_runtime::edge::{Action, Cluster, Compute, Event, News, Output, Shelves, Workspace};
+use paceline_runtime::edge::{
+    Action, Cluster, Compute, Event, News, Output, Shelves, Workspace, published,
+};
 use paceline_runtime::snapshot::Parts;
 use paceline_runtime::wire::{Entry, Shelf};
 use paceline_runtime::{Line, Meeting, Snapshot, Spans, Ticket, View, WorkerId, WorkerSnapshot};
@@ -135,6 +137,11 @@ impl ThreadHub {
         self.coordinate(Input::Save);
     }
 
+    /// Everything that is published.
+    pub fn shelves(&self) -> MutexGuard<'_, Shelves> {
+        self.shelves.lock().expect("no holder panics")
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
     }
@@ -182,8 +189,7 @@ impl ThreadHub {
 
     fn assemble(&self, state: &mut State, collected: Collected) -> Snapshot {
         let first = state.coordinator.view().first();
-        let shelves = self.shelves.lock().expect("no holder panics");
-        let center = shelves.get(&(first, Shelf::Center)).cloned();
+        let center = self.shelves().get(&(first, Shelf::Center)).cloned();
         let workers = state.parts.take(&collected);
         Snapshot::assemble(collected, workers, center, self.config.center_applies)
     }
@@ -295,14 +301,15 @@ impl Cluster for ThreadCluster {
                 self.hub.state().tell(to, News::Letter { from: by, letter });
             }
             Action::Publish { shelf, value } => {
-                let published = Output::Published { who: by, shelf, value: value.clone() };
-                drop(self.outputs.send(published));
-                self.hub.shelves.lock().expect("no holder panics").insert((by, shelf), value);
+                self.hub.shelves().insert((by, shelf), value);
             }
             Action::Read { ticket, from, shelf } => {
-                let value =
-                    self.hub.shelves.lock().expect("no holder panics").get(&(from, shelf)).cloned();
+                let value = self.hub.shelves().get(&(from, shelf)).cloned();
                 self.hub.state().tell(self.me, News::Value { ticket, value });
+            }
+            Action::Evaluate { samples, of, shelf } => {
+                let replicas = published(&self.hub.shelves(), &of, shelf);
+                self.emit(Output::Evaluate { at: self.now(), samples, replicas });
             }
             Action::Save { part, done } => self.hub.hand_in(by, *part, done),
             Action::Tell(word) => {

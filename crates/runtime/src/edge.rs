@@ -59,6 +59,13 @@ pub enum Action {
         part: Box<WorkerSnapshot>,
         done: Option<Spans>,
     },
+    /// Has the host evaluate the mean of these members' published values, after `samples` samples of the job; takes
+    /// no time. Only the first member asks, and only at the end of an epoch.
+    Evaluate {
+        samples: u64,
+        of: Vec<WorkerId>,
+        shelf: Shelf,
+    },
     /// Tells the coordinator something.
     Tell(Word),
 }
@@ -117,17 +124,22 @@ impl News {
 #[derive(Debug)]
 pub enum Output {
     Line(Line),
-    /// Before the lines of the round that led to it.
-    Published {
-        who: WorkerId,
-        shelf: Shelf,
-        value: Published,
+    /// The replicas whose mean is to be evaluated.
+    Evaluate {
+        at: Duration,
+        samples: u64,
+        replicas: Vec<Arc<Vector>>,
     },
     Snapshot(Box<Snapshot>),
 }
 
 /// Everything that is published: by worker and shelf.
 pub type Shelves = BTreeMap<(WorkerId, Shelf), Published>;
+
+/// What the named members have published; a member that has published nothing is left out.
+pub fn published(shelves: &Shelves, of: &[WorkerId], shelf: Shelf) -> Vec<Arc<Vector>> {
+    of.iter().filter_map(|who| Some(shelves.get(&(*who, shelf))?.params.clone())).collect()
+}
 
 /// Memory that a compute thread owns and reuses for every gradient.
 #[derive(Default)]

@@ -186,12 +186,16 @@ impl Server {
         let staleness = self.version.saturating_sub(version);
         self.version += 1;
         Arc::make_mut(&mut self.done).add(&spans);
-        let (who, version) = (self.port.worker, self.version);
+        let (who, version, spans_len) = (self.port.worker, self.version, spans.len());
         self.port.tell(Word::Done { spans: spans.clone() });
         let round = None;
         let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate, round };
         self.port.record(applied);
         self.publish();
+        let (samples, per_epoch) = (self.done.len(), self.plan.samples_per_epoch.max(1));
+        if (samples - spans_len) / per_epoch < samples / per_epoch {
+            self.port.evaluate(samples, vec![who], Shelf::Center);
+        }
     }
 
     /// Moves the center towards a worker's replica, c <- c + part (x - c), and replies with the center as it

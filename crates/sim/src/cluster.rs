@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use paceline_learn::{Dice, Vector};
 use paceline_runtime::coordination::{self, Coordinator, Input, Order, Rules, Word};
-use paceline_runtime::edge::{Action, Cluster, Compute, Event, News, Output, Replica, Shelves};
+use paceline_runtime::edge::{
+    Action, Cluster, Compute, Event, News, Output, Replica, Shelves, published,
+};
 use paceline_runtime::wire::{HEADER_BYTES, Letter, Published, Shelf};
 use paceline_runtime::{Line, Record, Spans, Sum, Ticket, WorkerId};
 
@@ -394,7 +396,7 @@ impl SimCluster {
             return;
         }
         let value = if self.alive.contains(&from) {
-            self.shelves.lock().expect("nobody panics here").get(&(from, shelf)).cloned()
+            self.shelves.lock().expect("no holder panics").get(&(from, shelf)).cloned()
         } else {
             None
         };
@@ -483,11 +485,17 @@ impl Cluster for SimCluster {
                 self.at(transit.arrives, Scheduled::Letter { from: by, to, letter, transit });
             }
             Action::Publish { shelf, value } => {
-                self.shelves.lock().expect("nobody panics here").insert((by, shelf), value);
+                self.shelves.lock().expect("no holder panics").insert((by, shelf), value);
             }
             Action::Read { ticket, from, shelf } => {
                 let asked = self.wires.signal(self.now, by, from);
                 self.at(asked, Scheduled::Asked { by, from, shelf, ticket });
+            }
+            Action::Evaluate { samples, of, shelf } => {
+                let shelves = self.shelves.lock().expect("no holder panics");
+                let replicas = published(&shelves, &of, shelf);
+                drop(shelves);
+                self.emit(Output::Evaluate { at: self.now, samples, replicas });
             }
             // A simulated run can be repeated from its seed, so it is not saved.
             Action::Save { .. } => {}

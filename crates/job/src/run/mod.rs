@@ -1,5 +1,6 @@
 //! Watches a run, on any cluster, until it ends: journal, results, evaluations, checkpoints, the wish to stop.
 
+mod deployed;
 pub mod evaluator;
 pub mod observer;
 mod save_requests;
@@ -7,14 +8,14 @@ pub mod totals;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
-use paceline_runtime::edge::{Output, Shelves};
+use paceline_runtime::edge::Output;
 
 use crate::checkpoint::Writer;
 use crate::run_result::{Failure, Losses};
 use observer::Observer;
 
+pub use deployed::Deployed;
 pub(crate) use save_requests::SaveRequests;
 
 /// A job that runs on some cluster.
@@ -38,8 +39,6 @@ pub(crate) enum Next {
 /// Looks after a run while it lasts.
 pub(crate) struct Watch<'a> {
     pub observer: Observer<'a>,
-    /// What the workers had published when they wrote the lines that have been read; by now they may be further.
-    pub shelves: Arc<Mutex<Shelves>>,
     pub writer: Option<Writer>,
     pub save_requests: Option<SaveRequests>,
     /// The run was asked to stop.
@@ -75,8 +74,8 @@ impl Watch<'_> {
     fn take(&mut self, output: Output) -> ControlFlow<()> {
         match (output, &mut self.writer) {
             (Output::Line(line), _) => return self.observer.observe(&line),
-            (Output::Published { who, shelf, value }, _) => {
-                self.shelves.lock().expect("no holder panics").insert((who, shelf), value);
+            (Output::Evaluate { at, samples, replicas }, _) => {
+                return self.observer.evaluate(at, samples, &replicas);
             }
             // Everything that led to the snapshot has been observed: if training has diverged, the older
             // checkpoints are worth more than this one.

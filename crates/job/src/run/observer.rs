@@ -1,15 +1,13 @@
 //! Reads every line of a run: keeps the totals, requests evaluations, notices divergence, makes the result.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_learn::Vector;
 use paceline_learn::vector::mean;
-use paceline_runtime::edge::Shelves;
-use paceline_runtime::wire::Shelf;
-use paceline_runtime::{Coordination, Journal, Line, Reader, Record, WorkerId, journal};
+use paceline_runtime::{Coordination, Journal, Line, Reader, Record, journal};
 
 use crate::job::{Prepared, Target};
 use crate::retime::Training;
@@ -22,10 +20,7 @@ pub struct Observer<'a> {
     pub totals: RunTotals,
     journal: Journal<'a>,
     evaluator: Evaluator,
-    /// What members had published when they wrote the last line that was read.
-    shelves: Arc<Mutex<Shelves>>,
     coordination: Coordination,
-    epochs_scored: u64,
     training: Option<Arc<Training>>,
     /// The target at which the run ends.
     end_at: Option<Target>,
@@ -36,16 +31,13 @@ impl<'a> Observer<'a> {
     pub fn new(
         prepared: &Prepared,
         (coordination, evaluator): (Coordination, Evaluator),
-        shelves: Arc<Mutex<Shelves>>,
         readers: Vec<&'a mut dyn Reader>,
     ) -> Observer<'a> {
         let mut observer = Observer {
             totals: RunTotals::default(),
             journal: Journal::new(readers),
             evaluator,
-            shelves,
             coordination,
-            epochs_scored: 0,
             training: prepared.training.clone(),
             end_at: prepared.target.filter(|_| prepared.ends_at_target),
             diverged: None,
@@ -70,7 +62,6 @@ impl<'a> Observer<'a> {
             let spans = snapshot.done.clone();
             let record = Record::Resumed { round, version, spans, loss_first, loss_last };
             observer.write(&Line { at: Duration::ZERO, record });
-            observer.epochs_scored = observer.epochs();
         }
         observer
     }
@@ -78,20 +69,26 @@ impl<'a> Observer<'a> {
     /// Reads a line; breaks off the run when training has diverged.
     pub fn observe(&mut self, line: &Line) -> ControlFlow<()> {
         self.write(line);
-        let Record::Applied { who, .. } = line.record else { return ControlFlow::Continue(()) };
+        let Record::Applied { .. } = line.record else { return ControlFlow::Continue(()) };
         if self.totals.curve.has_diverged() {
             self.diverged = Some(format!(
-                "training diverged after {:.2} epochs ({:.3} s); try a smaller learning rate",
+                "the training loss diverged after {:.2} epochs ({:.3} s); try a smaller learning rate",
                 self.totals.tally.epochs(self.totals.tally.samples()),
                 line.at.as_secs_f64()
             ));
             return ControlFlow::Break(());
         }
-        let epochs = self.epochs();
-        if self.epochs_scored != epochs {
-            self.epochs_scored = epochs;
-            self.score(line.at, Some(who), Evaluator::request);
-        }
+        if self.has_arrived() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Evaluates the mean of these replicas, which had learned from `samples` samples.
+    pub fn evaluate(
+        &mut self,
+        at: Duration,
+        samples: u64,
+        replicas: &[Arc<Vector>],
+    ) -> ControlFlow<()> {
+        self.score(at, samples, mean(replicas.iter()), Evaluator::request);
         if self.has_arrived() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
@@ -121,60 +118,41 @@ impl<'a> Observer<'a> {
         self.totals.curve.has_diverged() || self.totals.curve.ends_higher()
     }
 
-    fn epochs(&self) -> u64 {
-        self.totals.tally.samples() / self.totals.tally.samples_per_epoch
-    }
-
     fn write(&mut self, line: &Line) {
         self.totals.read(line);
         self.journal.write(line);
     }
 
-    /// Requests an evaluation of the current parameters, or of this member's.
     fn score(
         &mut self,
         at: Duration,
-        who: Option<WorkerId>,
-        ask: fn(&mut Evaluator, EvalRequest) -> Option<Line>,
+        samples: u64,
+        params: Option<Arc<Vector>>,
+        request: fn(&mut Evaluator, EvalRequest) -> Option<Line>,
     ) {
-        let samples = self.totals.tally.samples();
-        let line = match &self.training {
-            Some(training) => {
+        let line = match (&self.training, params) {
+            (Some(training), _) => {
                 let (loss, accuracy) = training.score(samples);
                 Some(Line { at, record: Record::Scored { samples, loss, accuracy } })
             }
-            None => self
-                .learned(who)
-                .and_then(|params| ask(&mut self.evaluator, EvalRequest { at, samples, params })),
+            (None, Some(params)) => {
+                request(&mut self.evaluator, EvalRequest { at, samples, params })
+            }
+            (None, None) => None,
         };
         if let Some(line) = line {
             self.write(&line);
         }
     }
 
-    /// The center, or the mean of the members' replicas. The first synchronous member that completes a round has
-    /// the replica that all will have.
-    fn learned(&self, who: Option<WorkerId>) -> Option<Arc<Vector>> {
-        let members = &self.totals.members[..];
-        let (shelf, whose, at_most) = match (self.coordination, who) {
-            (Coordination::Centered { .. }, _) => (Shelf::Center, members, 1),
-            (Coordination::Synchronous, Some(_)) => (Shelf::Replica, who.as_slice(), 1),
-            _ => (Shelf::Replica, members, members.len()),
-        };
-        let shelves = self.shelves.lock().expect("no holder panics");
-        let of = |who: &WorkerId| Some(shelves.get(&(*who, shelf))?.params.clone());
-        let replicas: Vec<Arc<Vector>> = whose.iter().filter_map(of).take(at_most).collect();
-        drop(shelves);
-        mean(replicas.iter())
-    }
-
-    /// Evaluates the end of the run and makes its result. `hurry` cuts the evaluation short.
+    /// Evaluates the parameters at the end of the run and makes its result. `hurry` cuts the evaluation short.
     pub fn conclude(
         mut self,
         prepared: &Prepared,
         stopped: bool,
         hurry: &AtomicBool,
-    ) -> (RunResult, Option<Arc<Vector>>) {
+        params: Option<Arc<Vector>>,
+    ) -> RunResult {
         let given_up = stopped || self.diverged.is_some();
         let (lines, evaluator) =
             self.evaluator.finish(|| given_up || hurry.load(Ordering::Relaxed));
@@ -187,8 +165,8 @@ impl<'a> Observer<'a> {
         if self.diverged.is_none() && !is_scored {
             let end = self.totals.over.unwrap_or(self.totals.end);
             let is_brief = stopped || hurry.load(Ordering::Relaxed);
-            let ask = if is_brief { Evaluator::request_briefly } else { Evaluator::request };
-            self.score(end, None, ask);
+            let request = if is_brief { Evaluator::request_briefly } else { Evaluator::request };
+            self.score(end, self.totals.samples(), params, request);
         }
         let given_up = self.diverged.is_some() || self.has_arrived();
         if self.diverged.is_none() && self.totals.curve.ends_higher() {
@@ -210,7 +188,7 @@ impl<'a> Observer<'a> {
         };
         let waited_for = totals.waited_for.iter().max_by_key(|(_, time)| **time);
         let ledger = totals.tally.verdict(stopped || given_up);
-        let result = RunResult {
+        RunResult {
             strategy: prepared.name.clone(),
             seed: prepared.plan.seed,
             workers: prepared.workers,
@@ -234,7 +212,6 @@ impl<'a> Observer<'a> {
             period_mean: totals.note("period"),
             waited_for: waited_for.map(|(who, time)| (who.0, time.as_secs_f64())),
             journal_hash: format!("{:016x}", self.journal.hash()),
-        };
-        (result, self.learned(None))
+        }
     }
 }

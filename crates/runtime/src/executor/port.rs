@@ -125,6 +125,10 @@ impl Port {
         self.submit(Action::Save { part: Box::new(part), done });
     }
 
+    pub fn evaluate(&self, samples: u64, of: Vec<WorkerId>, shelf: Shelf) {
+        self.submit(Action::Evaluate { samples, of, shelf });
+    }
+
     pub fn tell(&self, word: Word) {
         self.submit(Action::Tell(word));
     }

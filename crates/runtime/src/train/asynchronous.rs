@@ -20,6 +20,7 @@ pub async fn run(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
     if let Coordination::Centered { applies_samples } = strategy.coordination() {
         keep_center(worker, strategy.copy(), applies_samples);
     }
+    let coordination = strategy.coordination();
     while !worker.port.look(|inbox| inbox.over) {
         let newest = worker.port.look(|inbox| inbox.view.clone()).expect("a member has a view");
         if !newest.has(worker.id) {
@@ -44,6 +45,18 @@ pub async fn run(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
         worker.begin_round(nominal_batch, strategy.lane_batch(), false);
         let ended = strategy.round(worker).await;
         worker.commit();
+        let samples = worker.samples_at_lease();
+        match coordination {
+            // The server knows the samples in its center better than any lease.
+            Coordination::Centered { applies_samples: true } => {}
+            Coordination::Centered { applies_samples: false } => {
+                worker.evaluate_epoch(samples, &[worker.server()], Shelf::Center);
+            }
+            Coordination::Asynchronous | Coordination::Synchronous => {
+                let members = worker.view.clone();
+                worker.evaluate_epoch(samples, &members.members, Shelf::Replica);
+            }
+        }
         if ended.is_ok() && worker.out_of_samples {
             if centered {
                 worker.port.send(worker.server(), Letter::Idle);

@@ -54,6 +54,7 @@ fn resume(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, snapshot: &S
     strategy.load(first.shared.strategy.clone()).expect("the memory was checked when it was read");
     worker.state.agreed = Agreed { stopped: false, ..first.shared.agreed.clone() };
     worker.begin_from(snapshot);
+    worker.skip_epochs(snapshot.done.len());
     if strategy.coordination() == (Coordination::Centered { applies_samples: true }) {
         // Replicas are copies of the center, which is the newest of them.
         worker.state.params = snapshot.params();

@@ -9,7 +9,7 @@ use crate::ids::WorkerId;
 use crate::journal::Record;
 use crate::strategy::AnyStrategy;
 use crate::view::View;
-use crate::wire::{Letter, SharedState, Standing};
+use crate::wire::{Letter, SharedState, Shelf, Standing};
 use crate::worker::Worker;
 
 /// Runs rounds until the job is over or this worker has left.
@@ -87,6 +87,7 @@ async fn attempt(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, step:
             // First, so that a reader of the round's lines can read its replica.
             worker.publish();
             worker.commit();
+            worker.evaluate_epoch(worker.samples_done(), &[worker.id], Shelf::Replica);
         }
         Err(_) => {
             worker.roll_back(before.0);
@@ -189,6 +190,7 @@ async fn adopt_most_advanced(
     worker.state.version = shared.version;
     worker.state.params = shared.params.clone();
     worker.state.optimizer = shared.optimizer.clone();
+    worker.skip_epochs(worker.samples_done());
     Ok(Some(*source))
 }
 

@@ -110,6 +110,8 @@ pub struct Worker {
     /// The agreed base batch of lanes; see [`Share::Lane`].
     lane_batch: u64,
     applied: Vec<Record>,
+    /// Epochs of the job whose end this worker has seen.
+    epochs_seen: u64,
 }
 
 impl Worker {
@@ -148,6 +150,7 @@ impl Worker {
             computed: 0,
             lane_batch: 1,
             applied: Vec::new(),
+            epochs_seen: 0,
         }
     }
 
@@ -267,6 +270,26 @@ impl Worker {
         let fingerprint = self.plan.fingerprints.then(|| self.port.fingerprint(&self.state.params));
         let (who, round) = (self.id, self.state.round);
         self.port.record(Record::Committed { who, round, fingerprint });
+    }
+
+    /// Has the replicas on `shelf` evaluated if an epoch has ended since the last call. All members notice;
+    /// the first one asks.
+    pub(crate) fn evaluate_epoch(&mut self, samples: u64, of: &[WorkerId], shelf: Shelf) {
+        let epochs = samples / self.plan.samples_per_epoch.max(1);
+        let has_ended = std::mem::replace(&mut self.epochs_seen, epochs) < epochs;
+        if has_ended && self.rank() == 0 {
+            self.port.evaluate(samples, of.to_vec(), shelf);
+        }
+    }
+
+    /// The state is another one, whose epochs have been evaluated already.
+    pub(crate) fn skip_epochs(&mut self, samples: u64) {
+        self.epochs_seen = samples / self.plan.samples_per_epoch.max(1);
+    }
+
+    /// Samples applied when the last lease was granted.
+    pub(crate) fn samples_at_lease(&self) -> u64 {
+        self.clock
     }
 
     /// Puts the replica where peers can read it.
