@@ -75,10 +75,9 @@ fn a_newer_format_and_an_empty_folder_get_a_sentence() {
     fs::write(&path, text.replacen("\"version\":2", "\"version\":7", 1)).expect("written");
 
     let found = Checkpoint::load(&dir).expect("the older one is whole");
-    assert!(
-        found.passed_over[0]
-            .ends_with("manifest.json: version 7 of the format, but this program reads versions 1 to 2")
-    );
+    assert!(found.passed_over[0].ends_with(
+        "manifest.json: version 7 of the format, but this program reads versions 1 to 2"
+    ));
 
     let empty = room("empty");
     let sentence = Checkpoint::load(&empty).err().expect("there is none");

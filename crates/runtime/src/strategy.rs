@@ -2,7 +2,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
+use paceline_learn::Vector;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -50,6 +52,12 @@ pub trait Strategy: Clone + Serialize + DeserializeOwned + 'static {
     /// strategy's memory only.
     fn lane_batch(&self) -> u64 {
         1
+    }
+
+    /// The long vectors of the memory, by name. Their fields are marked `#[serde(skip)]`: they travel and are
+    /// saved as they are, never as JSON.
+    fn vectors(&mut self) -> Vec<(&'static str, &mut Arc<Vector>)> {
+        vec![]
     }
 }
 
@@ -99,11 +107,18 @@ impl<S: Strategy> AnyStrategy for S {
 
     fn save(&self) -> Memory {
         let json = serde_json::to_value(self).expect("a strategy is plain data");
-        Memory { json, ..Memory::default() }
+        let mut copy = self.clone();
+        let vectors = copy.vectors().into_iter();
+        let vectors = vectors.map(|(name, vector)| (name.to_owned(), vector.clone())).collect();
+        Memory { json, vectors }
     }
 
     fn load(&mut self, memory: Memory) -> serde_json::Result<()> {
-        *self = serde_json::from_value(memory.json)?;
+        let Memory { json, mut vectors } = memory;
+        *self = serde_json::from_value(json)?;
+        for (name, place) in self.vectors() {
+            *place = vectors.remove(name).unwrap_or_default();
+        }
         Ok(())
     }
 }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use paceline_learn::Vector;
 use paceline_learn::vector::distance_squared;
 use paceline_runtime::{Coordination, Interrupt, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,10 @@ impl Strategy for PeriodicAverage {
     fn nominal_batch(&self, members: usize) -> f64 {
         self.batches.nominal(members) as f64
     }
+
+    fn vectors(&mut self) -> Vec<(&'static str, &mut Arc<Vector>)> {
+        vec![("outer.momentum", &mut self.outer.momentum)]
+    }
 }
 
 impl PeriodicAverage {
@@ -93,4 +98,28 @@ fn clock(worker: &Worker) -> Clock {
 fn clock_of_decay(worker: &Worker) -> Clock {
     let clock = clock(worker);
     if worker.is_warming_up() { Clock { rate: clock.rate_first, ..clock } } else { clock }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_runtime::AnyStrategy;
+
+    #[test]
+    fn the_outer_momentum_is_saved_as_a_vector_and_not_as_text() {
+        let mut strategy = PeriodicAverage {
+            batches: Batches::even(8),
+            period: Period::adaptive(4),
+            outer: OuterStep::new(Outer::Diloco { rate: 0.7, momentum: 0.9 }),
+        };
+        strategy.outer.momentum = Arc::new(vec![0.1, -2.5e-8]);
+
+        let memory = strategy.save();
+        assert_eq!(*memory.vectors["outer.momentum"], [0.1, -2.5e-8]);
+        assert!(!memory.json.to_string().contains("e-8"), "{}", memory.json);
+
+        strategy.outer.momentum = Arc::default();
+        strategy.load(memory).expect("it was just saved");
+        assert_eq!(*strategy.outer.momentum, [0.1, -2.5e-8]);
+    }
 }

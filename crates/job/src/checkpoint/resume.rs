@@ -138,9 +138,11 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
     let optimizers = parts().map(|part| &part.shared.optimizer);
     let optimizers = optimizers.chain(snapshot.center.iter().map(|center| &center.optimizer));
     let mut private = parts().flat_map(|part| part.private.vectors());
+    let mut memory = parts().flat_map(|part| part.shared.strategy.vectors.values());
     if !replicas.chain(centers).all(|vector| vector.len() == wants)
         || !optimizers.flat_map(|state| &state.slots).all(|slot| slot.len() == learned)
         || !private.all(|(_, vector)| vector.is_empty() || fits(vector))
+        || !memory.all(|vector| vector.is_empty() || vector.len() == learned)
     {
         return Err(other("a vector has another length".into()));
     }
