@@ -119,7 +119,7 @@ impl Choices {
 
     /// Whether the axes fit together; if not, one sentence says what to change.
     pub fn check(&self) -> Result<(), String> {
-        self.codec.check()?;
+        self.codec.check().map_err(|error| error.to_string())?;
         self.check_numbers()?;
         self.check_shares()?;
         self.check_period()?;

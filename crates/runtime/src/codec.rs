@@ -1,8 +1,9 @@
-//! What crosses the wire: how a vector is encoded, and how encoded vectors are summed.
+//! Codecs: how a vector is encoded for the wire, and how encoded vectors are summed.
 //!
-//! Plain IEEE arithmetic in a fixed order, and chance from keyed dice: a simulated and a real
+//! Plain IEEE arithmetic in a fixed order, and random numbers from keyed dice: a simulated and a real
 //! cluster get the same bits.
 
+mod error;
 mod half;
 mod quantize;
 mod sum;
@@ -13,6 +14,7 @@ mod top_k;
 use paceline_learn::{Dice, Vector, vector::add};
 use serde::{Deserialize, Serialize};
 
+pub use error::{CodecError, PayloadError};
 pub use sum::{Adding, chunk};
 
 /// How a vector is encoded.
@@ -23,7 +25,7 @@ pub enum Codec {
     Dense,
     /// bf16: the upper half of an f32.
     Half,
-    /// Alistarh et al. 2017: a norm per bucket; per value a sign and a level, rounded by chance.
+    /// Alistarh et al. 2017: a norm per bucket; per value a sign and a randomly rounded level.
     Qsgd {
         /// Per value, sign included: 2 to 8.
         bits: u8,
@@ -31,7 +33,7 @@ pub enum Codec {
         #[serde(default = "bucket_default")]
         bucket: usize,
     },
-    /// The largest values only; what is left out waits in the residual (error feedback).
+    /// The largest values only; the others are added to the residual (error feedback).
     TopK { fraction: f64 },
 }
 
@@ -58,18 +60,16 @@ pub enum Payload {
 }
 
 impl Codec {
-    /// Says in one sentence what to change, if anything.
-    pub fn check(&self) -> Result<(), String> {
+    /// Whether the parameters of the codec make sense.
+    pub fn check(&self) -> Result<(), CodecError> {
         match *self {
-            Codec::Qsgd { bits, .. } if !(2..=8).contains(&bits) => {
-                Err(format!("qsgd cannot use {bits} bits per value: set `bits` between 2 and 8"))
-            }
+            Codec::Qsgd { bits, .. } if !(2..=8).contains(&bits) => Err(CodecError::Bits(bits)),
             Codec::Qsgd { bucket, .. } if bucket == 0 || u32::try_from(bucket).is_err() => {
-                Err(format!("qsgd cannot use buckets of {bucket} values: set `bucket` to 512"))
+                Err(CodecError::Bucket(bucket))
             }
-            Codec::TopK { fraction } if !(fraction > 0.0 && fraction <= 1.0) => Err(format!(
-                "top_k cannot keep a fraction of {fraction}: set `fraction` above 0 and at most 1"
-            )),
+            Codec::TopK { fraction } if !(fraction > 0.0 && fraction <= 1.0) => {
+                Err(CodecError::Fraction(fraction))
+            }
             _ => Ok(()),
         }
     }
@@ -79,7 +79,7 @@ impl Codec {
         *self != Codec::Dense
     }
 
-    /// Encodes. Only top_k uses `residual` (empty stands for zeros), only qsgd draws.
+    /// Encodes a vector. Only top_k uses `residual` (empty stands for zeros), only qsgd uses dice.
     pub fn encode(&self, vector: Vector, residual: &mut Vector, dice: &mut Dice) -> Payload {
         let length = u32::try_from(vector.len()).expect("a vector's length fits u32");
         match *self {
@@ -96,19 +96,6 @@ impl Codec {
                 Payload::Sparse { length, indices, values }
             }
         }
-    }
-
-    /// [`Payload::bytes`] of a vector of this length.
-    pub fn encoded_bytes(&self, length: usize) -> u64 {
-        let bytes = match *self {
-            Codec::Dense => 4 * length,
-            Codec::Half => 2 * length,
-            Codec::Qsgd { bits, bucket } => {
-                4 * length.div_ceil(bucket) + quantize::packed_bytes(bits, length)
-            }
-            Codec::TopK { fraction } => 8 * top_k::kept(fraction, length),
-        };
-        bytes as u64
     }
 }
 
@@ -157,40 +144,27 @@ impl Payload {
         self.add_chunk(0, into);
     }
 
-    /// Whether the parts of a payload from the wire fit together; how long a vector may be is for
-    /// the receiver to say, who knows what it expects.
-    pub fn check(&self) -> Result<(), String> {
-        let fits = match self {
-            Payload::Dense(_) | Payload::Half(_) => true,
+    /// Whether the parts of a received payload fit together. The receiver must check the length itself: only it
+    /// knows which one to expect.
+    pub fn check(&self) -> Result<(), PayloadError> {
+        match self {
+            Payload::Dense(_) | Payload::Half(_) => Ok(()),
             Payload::Quantized { bits, bucket, length, norms, levels } => {
-                (2..=8).contains(bits)
+                let fits = (2..=8).contains(bits)
                     && *bucket > 0
                     && norms.len() == length.div_ceil(*bucket) as usize
-                    && levels.len() == quantize::packed_bytes(*bits, *length as usize)
+                    && levels.len() == quantize::packed_bytes(*bits, *length as usize);
+                let (bits, bucket, length) = (*bits, *bucket, *length);
+                let (norms, levels) = (norms.len(), levels.len());
+                let error = PayloadError::Quantized { bits, bucket, length, norms, levels };
+                if fits { Ok(()) } else { Err(error) }
             }
             Payload::Sparse { length, indices, values } => {
-                indices.len() == values.len()
+                let fits = indices.len() == values.len()
                     && indices.is_sorted_by(|before, after| before < after)
-                    && indices.last().is_none_or(|last| last < length)
+                    && indices.last().is_none_or(|last| last < length);
+                if fits { Ok(()) } else { Err(PayloadError::Sparse { length: *length }) }
             }
-        };
-        if fits { Ok(()) } else { Err(self.complaint()) }
-    }
-
-    fn complaint(&self) -> String {
-        match self {
-            Payload::Quantized { bits, bucket, length, norms, levels } => format!(
-                "a quantized payload does not fit together ({length} values of {bits} bits in \
-                 buckets of {bucket}, but {} norms and {} bytes of levels): does its sender run \
-                 the same version?",
-                norms.len(),
-                levels.len()
-            ),
-            _ => format!(
-                "a sparse payload of {} values has missing, unsorted or too large indices: does \
-                 its sender run the same version?",
-                self.len()
-            ),
         }
     }
 

@@ -54,13 +54,26 @@ fn error_max(codec: Codec, bucket: &[f32]) -> f32 {
     }
 }
 
+/// The size of an encoded vector, by formula.
+fn encoded_bytes(codec: &Codec, length: usize) -> u64 {
+    let bytes = match *codec {
+        Codec::Dense => 4 * length,
+        Codec::Half => 2 * length,
+        Codec::Qsgd { bits, bucket } => {
+            4 * length.div_ceil(bucket) + quantize::packed_bytes(bits, length)
+        }
+        Codec::TopK { fraction } => 8 * top_k::kept(fraction, length),
+    };
+    bytes as u64
+}
+
 #[test]
 fn bytes_are_known_before_encoding() {
     for codec in CODECS {
         for length in LENGTHS {
             let payload = encode(codec, &noise(1, length), 2);
 
-            assert_eq!(payload.bytes(), codec.encoded_bytes(length), "{codec:?} x {length}");
+            assert_eq!(payload.bytes(), encoded_bytes(&codec, length), "{codec:?} x {length}");
             assert_eq!(payload.len(), length);
             assert_eq!(payload.is_empty(), length == 0);
             assert_eq!(payload.decode().len(), length);
@@ -80,15 +93,15 @@ fn bytes_are_those_of_the_table() {
         (Codec::TopK { fraction: 0.01 }, [0, 8, 8 * 5, 80_000]),
     ];
     for (codec, bytes) in table {
-        assert_eq!([0, 1, 513, 1_000_000].map(|n| codec.encoded_bytes(n)), bytes, "{codec:?}");
+        assert_eq!([0, 1, 513, 1_000_000].map(|n| encoded_bytes(&codec, n)), bytes, "{codec:?}");
     }
 }
 
 /// Jiang and Agrawal 2020: 8-bit QSGD sends a quarter of the bytes.
 #[test]
 fn eight_bits_cost_a_quarter_of_dense() {
-    let dense = Codec::Dense.encoded_bytes(1 << 20) as f64;
-    let eight = Codec::Qsgd { bits: 8, bucket: 512 }.encoded_bytes(1 << 20) as f64;
+    let dense = encoded_bytes(&Codec::Dense, 1 << 20) as f64;
+    let eight = encoded_bytes(&Codec::Qsgd { bits: 8, bucket: 512 }, 1 << 20) as f64;
 
     assert!((eight / dense / 0.25 - 1.0).abs() < 0.02);
 }
@@ -420,7 +433,7 @@ fn only_sensible_codecs_pass_the_door() {
         (Codec::TopK { fraction: f64::NAN }, "set `fraction`"),
     ];
     for (codec, advice) in refused {
-        assert!(codec.check().unwrap_err().contains(advice), "{codec:?}");
+        assert!(codec.check().unwrap_err().to_string().contains(advice), "{codec:?}");
     }
 }
 
@@ -485,7 +498,7 @@ proptest! {
         for codec in codecs {
             let part = encode(codec, &vector, 15);
             prop_assert_eq!(part.check(), Ok(()));
-            prop_assert_eq!(part.bytes(), codec.encoded_bytes(vector.len()));
+            prop_assert_eq!(part.bytes(), encoded_bytes(&codec, vector.len()));
             prop_assert_eq!(sum_of(&vec![part; n]).len(), vector.len());
         }
     }
