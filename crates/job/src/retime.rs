@@ -1,5 +1,5 @@
-//! Trained once, timed often: a recipe that reads no clock learns the same on every network, so what
-//! one run learned can be told again on another cluster without computing a gradient.
+//! Train once, time often: a recipe that reads no clock learns the same on every network, so the losses and
+//! scores of one run can be replayed on another cluster without computing a gradient.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use paceline_learn::Gradient;
 use paceline_runtime::edge::Compute;
 use paceline_runtime::{Line, Reader, Record, Replay, Spans};
 
-/// What a run learned, free of time: losses by sample, scores, and what its strategy measured.
+/// What a run learned, independent of time: losses by sample, scores, and measurements of its strategy.
 #[derive(Clone, Debug, Default)]
 pub struct Training {
-    /// The loss of a sample, by the first sample of those that were applied together; and their end.
+    /// By the first sample of those that were applied together: their end, and the loss of one of them.
     losses: BTreeMap<u64, (u64, f64)>,
     /// Loss and accuracy on the test set, by the samples applied until then.
     scores: BTreeMap<u64, (f64, f64)>,
@@ -40,7 +40,7 @@ impl Reader for Training {
 }
 
 impl Training {
-    /// A gradient that is nothing, with the losses that the run had.
+    /// Zero gradients, with the losses of the recorded run.
     pub(crate) fn compute(self: &Arc<Training>, params: usize) -> Compute {
         let training = self.clone();
         Arc::new(move |_, spans, _| {
@@ -63,7 +63,7 @@ impl Training {
         sum
     }
 
-    /// Loss and accuracy on the test set after so many samples, or at the last score before.
+    /// Loss and accuracy on the test set after `samples` samples, or at the last score before.
     pub(crate) fn score(&self, samples: u64) -> (f64, f64) {
         let last = self.scores.range(..=samples).next_back();
         last.map_or((f64::NAN, f64::NAN), |(_, score)| *score)

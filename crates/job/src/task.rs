@@ -1,4 +1,4 @@
-//! What is to be learned: a model and its data, by name or of one's own.
+//! A task: a model and its data, by name or user-defined.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use crate::data::Sets;
 use crate::{Job, data, models};
 
-/// A model, what it learns from, and what it is judged by.
+/// A model, the data it is trained on, and the data it is evaluated on.
 #[derive(Clone)]
 pub struct Task {
     pub model: Arc<dyn Model>,
@@ -52,16 +52,16 @@ impl Task {
         })
     }
 
-    /// How good these parameters are on the test set, with so many hands as `hands` says from time to time;
-    /// with none it gives up. The score does not depend on how many they are.
+    /// Evaluates parameters on the test set. `threads` is asked from time to time how many threads to use; at 0 the
+    /// evaluation is given up. The score does not depend on their number.
     pub fn evaluate(
         &self,
         params: &[f32],
         workspaces: &mut Vec<Workspace>,
-        hands: impl Fn() -> usize,
+        threads: impl Fn() -> usize,
     ) -> Option<Score> {
         let micro_batch = self.model.micro_batch_max().max(1) as u64;
-        let judge = |(from, workspace): (u64, &mut Workspace)| {
+        let evaluate = |(from, workspace): (u64, &mut Workspace)| {
             let to = self.test.len().min(from + micro_batch);
             workspace.batch.fill(self.test.as_ref(), (from..to).map(|index| (0, index)));
             self.model.evaluate(params, &workspace.batch, &mut workspace.scratch)
@@ -69,14 +69,14 @@ impl Task {
         let mut score = Score::default();
         let mut from = 0;
         while from < self.test.len() {
-            let hands = NonZero::new(hands())?.get();
-            workspaces.resize_with(workspaces.len().max(hands), Workspace::default);
+            let threads = NonZero::new(threads())?.get();
+            workspaces.resize_with(workspaces.len().max(threads), Workspace::default);
             let starts = (from..self.test.len()).step_by(micro_batch as usize);
-            let parts: Vec<_> = starts.zip(&mut workspaces[..hands]).collect();
+            let parts: Vec<_> = starts.zip(&mut workspaces[..threads]).collect();
             from += parts.len() as u64 * micro_batch;
-            let scores: Vec<Score> = match hands {
-                1 => parts.into_iter().map(judge).collect(),
-                _ => parts.into_par_iter().map(judge).collect(),
+            let scores: Vec<Score> = match threads {
+                1 => parts.into_iter().map(evaluate).collect(),
+                _ => parts.into_par_iter().map(evaluate).collect(),
             };
             scores.iter().for_each(|part| score.add(part));
         }

@@ -136,7 +136,7 @@ pub enum Output {
 /// Everything that is published: by worker and shelf.
 pub type Shelves = BTreeMap<(WorkerId, Shelf), Published>;
 
-/// What the named members have published; a member that has published nothing is left out.
+/// What the named members have published; a member that has published nothing is skipped.
 pub fn published(shelves: &Shelves, of: &[WorkerId], shelf: Shelf) -> Vec<Arc<Vector>> {
     of.iter().filter_map(|who| Some(shelves.get(&(*who, shelf))?.params.clone())).collect()
 }

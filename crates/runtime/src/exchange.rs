@@ -41,7 +41,7 @@ impl Sum {
     }
 }
 
-/// What an exchange gives to each of its members.
+/// The result of an exchange, the same for all its members.
 #[derive(Clone, Debug)]
 pub enum ExchangeResult {
     Summed(Arc<Sum>),

@@ -1,4 +1,4 @@
-//! The account of samples: which positions of the job are free, dealt, or done.
+//! The ledger of samples: which positions of the job are free, dealt, or done.
 //!
 //! Position k is the (k mod |D|)-th sample of epoch k / |D|. Every member of an exchange holds the
 //! same ledger and changes it alike, so that dealing needs no message; asynchronous strategies lease
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::WorkerId;
 use crate::spans::Spans;
 
-/// How many rounds' worth of samples a lane holds at most: enough for batches that suddenly grow.
+/// A lane holds at most this many rounds of samples: enough for batches that suddenly grow.
 const LANE_ROUNDS: u64 = 8;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,11 +32,11 @@ impl Ledger {
         self.total
     }
 
-    /// The job has become longer or shorter; no position beyond its end may be done or dealt.
+    /// Makes the job longer or shorter; no position beyond its end may be done or dealt.
     pub fn set_total(&mut self, total: u64) {
         assert!(
             self.done.gaps(total).len() + self.done.len() == total,
-            "what is done stays in the job"
+            "no position beyond the end of the job is done"
         );
         self.total = total;
     }
@@ -53,7 +53,7 @@ impl Ledger {
         self.done.len() + self.dealt.len() < self.total
     }
 
-    /// Deals the first `count` free positions, or what there is.
+    /// Deals the first `count` free positions, or all of them if there are fewer.
     pub fn deal(&mut self, count: u64) -> Spans {
         let mut taken = Spans::new();
         let mut left = count;
@@ -89,7 +89,7 @@ impl Ledger {
         self.done.add(spans);
     }
 
-    /// What was dealt and not done is free again.
+    /// Frees positions that were dealt and not done.
     pub fn release(&mut self, spans: &Spans) {
         self.dealt.subtract(spans);
     }
@@ -99,7 +99,7 @@ impl Ledger {
         self.lanes.clear();
     }
 
-    /// Only these are done after all; what else was thought done is free.
+    /// Exactly these are done; all others that were thought done are free again.
     pub fn restore(&mut self, done: Spans) {
         self.dealt.subtract(&done);
         self.done = done;
@@ -115,8 +115,9 @@ impl Ledger {
         self.lanes.get(&worker)
     }
 
-    /// Fills every member's lane up to some rounds of `samples_expected` samples; towards the end to fewer, for
-    /// what lies in one lane is nobody else's, but never below two: one that is being summed, and the next.
+    /// Fills every member's lane up to several rounds of its expected samples. Towards the end of the job
+    /// lanes get shorter, because no other member can use what lies in one; but a lane always holds two rounds:
+    /// the one that is being summed, and the next.
     pub fn fill_lanes(&mut self, expected: &[(WorkerId, u64)]) {
         let expected_total: u64 =
             expected.iter().map(|(_, samples_expected)| samples_expected).sum();

@@ -22,7 +22,7 @@ use crate::pool::{Computing, Pool};
 use crate::scenario::{Churn, Scenario, seconds};
 use crate::speed::Speed;
 
-/// What the simulator is told besides the scenario.
+/// The configuration of a simulated cluster, besides its scenario.
 pub struct SimConfig {
     pub seed: u64,
     pub compute: Compute,
@@ -50,9 +50,9 @@ pub struct SimCluster {
     coordinator: Coordinator,
     shelves: Arc<Mutex<Shelves>>,
     alive: BTreeSet<WorkerId>,
-    /// When those who are dead died.
+    /// When each dead worker died.
     died: BTreeMap<WorkerId, Duration>,
-    /// Alive, but given up by the coordinator.
+    /// Alive, but declared lost by the coordinator.
     evicted: BTreeSet<WorkerId>,
     leaving: BTreeSet<WorkerId>,
     /// Wanted numbers of workers, each from a sample on; the next one comes first.
@@ -286,7 +286,7 @@ impl SimCluster {
     }
 
     fn leave(&mut self, who: WorkerId) {
-        // The last one cannot leave: there would be nobody to leave anything to.
+        // The last worker cannot leave: no member would be left to hand its state to.
         if self.alive.contains(&who) && self.staying() > 1 && self.leaving.insert(who) {
             self.tell(who, News::Told(Order::Leave));
         }

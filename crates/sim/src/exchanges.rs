@@ -19,7 +19,7 @@ pub type Name = (u64, u64);
 pub struct RingMessage {
     pub name: Name,
     pub from: WorkerId,
-    /// The receiver's rank; `None`: everybody has everything.
+    /// The receiver's rank; `None`: the exchange ends for all members.
     pub to: Option<u32>,
     pub transit: Transit,
 }
@@ -42,7 +42,7 @@ pub struct Exchanges {
 struct Ring {
     view: Arc<View>,
     members: Vec<Member>,
-    /// Until somebody has everything.
+    /// Until the exchange ends for the first member.
     meeting: Option<Meeting>,
     result: Option<ExchangeResult>,
     ended: usize,
@@ -62,7 +62,7 @@ impl Exchanges {
         Exchanges { seed, sums, open: HashMap::new(), entered: HashMap::new() }
     }
 
-    /// A member enters; gives the messages that leave, and who has everything.
+    /// A member enters. Returns the messages to send, and the members for which the exchange has ended.
     pub fn enter(
         &mut self,
         now: Duration,
@@ -78,7 +78,7 @@ impl Exchanges {
         let ring = self.open.entry(name).or_insert_with(|| Ring::new(view));
         let member = &mut ring.members[rank];
         (member.ticket, member.steps) = (Some(ticket), Some(entry.steps(n)));
-        let meeting = ring.meeting.as_mut().expect("nobody has everything before all have entered");
+        let meeting = ring.meeting.as_mut().expect("no exchange ends before all have entered");
         meeting.enter(rank, entry);
         let complete = meeting.is_complete();
         let messages = match self.sums {
@@ -99,7 +99,7 @@ impl Exchanges {
         (messages, ended.into_iter().collect())
     }
 
-    /// A message arrives; gives what it sets off.
+    /// A message arrives. Returns the messages to send, and the members for which the exchange has ended.
     pub fn arrive(
         &mut self,
         now: Duration,
@@ -123,9 +123,9 @@ impl Exchanges {
         self.open.get(&name).map_or(&[], |ring| &ring.view.members)
     }
 
-    /// Forgets exchanges of views that nobody alive is in any more.
+    /// Forgets exchanges of views that no living worker is in any more.
     pub fn forget_old<'a>(&mut self, alive: impl Iterator<Item = &'a WorkerId>) {
-        // Who has entered none yet may still do so in any.
+        // A worker that has entered no view yet may still enter any.
         let entered = alive.map(|who| self.entered.get(who).copied().unwrap_or(0));
         let Some(oldest) = entered.min() else { return };
         self.open.retain(|(number, _), _| *number >= oldest);
@@ -141,7 +141,7 @@ impl Exchanges {
         let member = &mut ring.members[rank];
         assert!(!member.ended, "an exchange ends once for each member");
         member.ended = true;
-        let ticket = member.ticket.expect("who ends has entered");
+        let ticket = member.ticket.expect("a member enters before its exchange ends");
         let to = ring.view.members[rank];
         ring.ended += 1;
         if ring.ended == ring.members.len() {
@@ -168,8 +168,8 @@ impl Ring {
         member.steps.is_some_and(|steps| member.received == steps.count)
     }
 
-    /// A member sends step s to the next one once it has entered and has received step s - 1; who
-    /// enters late may have received several.
+    /// A member sends step s to the next member once it has entered and has received step s - 1; a member
+    /// that enters late may have received several.
     fn send_on(
         &mut self,
         now: Duration,

@@ -1,4 +1,4 @@
-//! A cluster in virtual time: the same workers, the same strategies, any speed, network and mishap.
+//! A cluster in virtual time: the same workers and strategies, with any speeds, network and faults.
 
 pub mod checkers;
 mod cluster;

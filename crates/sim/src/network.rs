@@ -22,7 +22,7 @@ pub struct Wires {
 /// A message on its way.
 #[derive(Clone, Copy, Debug)]
 pub struct Transit {
-    /// When its last byte leaves the sender; a sender that dies before takes it along.
+    /// When its last byte leaves the sender; if the sender dies before, the message never arrives.
     pub left: Duration,
     pub arrives: Duration,
 }
@@ -52,7 +52,7 @@ impl Wires {
         Transit { left, arrives: self.after_cuts(from, Some(to), arrives) }
     }
 
-    /// A small message that no bandwidth holds up.
+    /// The arrival of a message so small that bandwidth does not matter.
     pub fn signal(&self, now: Duration, from: WorkerId, to: WorkerId) -> Duration {
         let latency = if from == to { Duration::ZERO } else { self.latency(from, to) };
         self.after_cuts(from, Some(to), now + latency)

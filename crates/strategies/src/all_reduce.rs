@@ -1,9 +1,9 @@
-//! Synchronous SGD: everyone steps along the gradient over everybody's samples.
+//! Synchronous SGD: every worker steps along the gradient over the samples of all workers.
 //!
 //! With even shares this is the baseline of all five papers. With shares that follow speed it is
-//! DBS (Ye et al. 2020, arXiv 2007.11831): slow workers get fewer samples, so that all end at the same
-//! time, and the total batch, and with it the learning, stays the same. With a learning rate that
-//! follows the members smoothly it is Dynamic SGD (Lin et al. 2019, arXiv 1904.12043), with
+//! DBS (Ye et al. 2020, arXiv 2007.11831): slow workers get fewer samples, so that all finish at the same
+//! time, while the total batch, and thus convergence, stays the same. With a learning rate that
+//! follows the number of members smoothly it is Dynamic SGD (Lin et al. 2019, arXiv 1904.12043), with
 //! a quantising codec QSGD (Alistarh et al. 2017).
 
 use paceline_runtime::{Coordination, Interrupt, Share, Strategy, Worker};

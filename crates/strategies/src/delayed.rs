@@ -1,5 +1,5 @@
-//! ABS-SGD: while the last sum is under way everyone computes on, so nobody idles, and every gradient
-//! is applied exactly one step late.
+//! ABS-SGD: while the last sum is under way, every worker computes its next gradient. No worker idles, and
+//! every gradient is applied exactly one step late.
 //!
 //! Zhou, Chen and Wu 2023 (arXiv 2308.15164). With open shares a batch has no preset size: it grows
 //! until the sum has ended. With even shares this is Pipe-SGD (Li et al. 2018).
@@ -15,7 +15,7 @@ pub struct Delayed {
     pub batches: Batches,
     /// By how many samples an open batch grows at a time.
     pub batch_growth: u64,
-    /// A slow average of what open batches came to, in total.
+    /// A slow moving average of the total of open batches.
     pub batch_usual: f64,
 }
 
@@ -55,7 +55,7 @@ impl Strategy for Delayed {
         self.batches.batch
     }
 
-    /// Open batches have no nominal size: the learning rate may follow what they usually come to.
+    /// Open batches have no nominal size; the learning rate may follow their moving average.
     fn nominal_batch(&self, members: usize) -> f64 {
         match self.batches.shares {
             Shares::Open => self.batch_usual,
@@ -64,7 +64,7 @@ impl Strategy for Delayed {
     }
 }
 
-/// The weight of the newest batch in what is usual.
+/// The weight of the newest batch in the moving average.
 const NEWEST: f64 = 0.1;
 
 impl Delayed {

@@ -1,7 +1,7 @@
-//! Gossip: after every local step a worker averages with one random peer, and nobody waits for all.
+//! Gossip: after every local step a worker averages with one random peer; no worker waits for all others.
 //!
 //! Jin, Yuan, Iandola and Keutzer 2016 (arXiv 1611.04581). Momentum stays local. Pull reads the peer's
-//! last published replica, one-sided; push sends one's own to the peer, who takes it in when it next looks.
+//! last published replica, one-sided; push sends the own replica to the peer, which averages it in after its next step.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl Strategy for Gossip {
     }
 }
 
-/// x <- (x + peer's x) / 2. Who draws itself keeps what it has.
+/// x <- (x + peer's x) / 2. A worker that draws itself keeps its replica.
 async fn pull(worker: &mut Worker) -> Result<(), Interrupt> {
     let peer = worker.random_member();
     if peer != worker.id {
@@ -58,7 +58,7 @@ async fn pull(worker: &mut Worker) -> Result<(), Interrupt> {
     Ok(())
 }
 
-/// x <- (s x + sum of what came) / (s + how many came). Who draws itself counts double.
+/// x <- (s x + sum of received replicas) / (s + their number), where s = 1, or 2 for a worker that draws itself.
 fn push(worker: &mut Worker) -> Result<(), Interrupt> {
     let peer = worker.random_member();
     if peer != worker.id {

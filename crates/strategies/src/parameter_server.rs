@@ -1,9 +1,9 @@
 //! Asynchronous SGD with a parameter server: workers push gradients and get the newest parameters;
-//! nobody waits for another worker.
+//! no worker waits for another.
 //!
 //! Dean et al. 2012 (Downpour), as Jin et al. 2016 (arXiv 1611.04581) describe it. With a bound on
-//! staleness it is SSP (Ho et al. 2013): a worker may be at most so many steps ahead of the slowest, and
-//! gets its answer when the slowest has caught up.
+//! staleness it is SSP (Ho et al. 2013): a worker that leads the slowest by more than the bound gets its answer
+//! only when the slowest has caught up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub struct ParameterServer {
 
 impl Strategy for ParameterServer {
     async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
-        // Who may have to wait for the slowest must not hold samples that the slowest waits for.
+        // A worker that may have to wait for the slowest must not hold samples that the slowest needs.
         let share = Share::Leased { samples: self.batch, ahead: self.lead_max.is_none() };
         let Some(mine) = worker.gradient(share).await else { return Ok(()) };
         let center = worker.push(mine).await?;
@@ -53,12 +53,12 @@ impl Strategy for ParameterServer {
     }
 }
 
-/// How many steps each worker has made, and who waits for the slowest.
+/// How many steps each worker has made, and which ones wait for the slowest.
 #[derive(Default)]
 struct Pace {
     steps: BTreeMap<WorkerId, u64>,
     waiting: BTreeSet<WorkerId>,
-    /// Those without samples hold nobody up.
+    /// Workers without samples, which no other worker waits for.
     resting: BTreeSet<WorkerId>,
 }
 
@@ -93,7 +93,7 @@ impl Pace {
         working.map(|(_, steps)| *steps).min()
     }
 
-    /// Takes those who may go on.
+    /// Takes the workers that may continue.
     fn free(&mut self, lead_max: Option<u64>) -> Vec<WorkerId> {
         let slowest = self.slowest().unwrap_or(u64::MAX);
         let may_go = |who: &&WorkerId| match lead_max {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn who_rests_or_is_gone_holds_nobody_up() {
+    fn no_worker_waits_for_one_that_rests_or_is_gone() {
         let [a, b, c] = [WorkerId(0), WorkerId(1), WorkerId(2)];
         let mut pace = Pace::default();
         pace.admit(&[a, b, c]);

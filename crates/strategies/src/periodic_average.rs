@@ -1,4 +1,4 @@
-//! Periodic averaging: everyone learns alone for a while, then all replicas become their mean.
+//! Periodic averaging: every worker trains alone for some steps, then all replicas become their mean.
 //!
 //! With a constant period this is CPSGD (local SGD). ADPSGD (Jiang and Agrawal 2020, arXiv
 //! 2007.06134) adapts the period so that the replicas' variance stays in proportion to the learning
@@ -30,7 +30,7 @@ impl Strategy for PeriodicAverage {
         let weight = samples as f64 * worker.view.members.len() as f64 / nominal;
         let average = worker.average(weight).await?;
         if self.period.reads_variance() {
-            // Buffers are no part of what the paper bounds: their drift has nothing to do with the rate.
+            // The paper bounds the variance of parameters; the drift of buffers is unrelated to the rate.
             let learned = ..worker.plan.layout.params;
             let drift = distance_squared(&worker.params()[learned], &average.mean[learned]);
             let variance = worker.mean_of(drift).await?;
@@ -65,8 +65,8 @@ impl Strategy for PeriodicAverage {
 }
 
 impl PeriodicAverage {
-    /// So many local steps, or until the job's samples are dealt; gives how many samples this worker
-    /// took, and how many steps all made.
+    /// Makes local steps until the period ends or all samples of the job are dealt. Returns the number of this
+    /// worker's samples, and the number of steps that all made.
     async fn learn_alone(&self, worker: &mut Worker, steps: u64) -> (u64, u64) {
         let mut samples = 0;
         for made in 0..steps {
@@ -94,7 +94,7 @@ fn clock(worker: &Worker) -> Clock {
     }
 }
 
-/// A learning rate that still warms up has not begun to decay.
+/// A learning rate that is still warming up has not begun to decay.
 fn clock_of_decay(worker: &Worker) -> Clock {
     let clock = clock(worker);
     if worker.is_warming_up() { Clock { rate: clock.rate_first, ..clock } } else { clock }

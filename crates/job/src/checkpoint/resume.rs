@@ -1,4 +1,4 @@
-//! Rebuilds a job from its checkpoint, ready to go on.
+//! Resumes a job from its checkpoint.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::recipes::Recipe;
 use crate::run_result::Losses;
 use crate::task::Task;
 
-/// A checkpoint that was found whole.
+/// A checkpoint that is complete and undamaged.
 pub struct Checkpoint {
     pub manifest: Manifest,
     pub path: PathBuf,
-    /// What is wrong with newer ones.
+    /// Why newer checkpoints were skipped.
     pub passed_over: Vec<String>,
     snapshot: Snapshot,
 }
 
-/// What may be another way when a job goes on; all else makes what was learned what it is.
+/// Fields that may change when a job is resumed; all others determine what has been learned so far.
 const CHANGEABLE: [&str; 7] = [
     "epochs",
     "learning_rate",
     "target_loss",
     "target_accuracy",
     "checkpoints",
-    // Another machine may keep its data elsewhere and have other instructions.
+    // Another machine may have its data elsewhere, and other vector instructions.
     "data_dir",
     "kernels",
 ];
@@ -47,7 +47,7 @@ impl Checkpoint {
         Ok(Checkpoint { manifest, path, passed_over, snapshot })
     }
 
-    /// The folder of checkpoints that it lies in; `None` if it was taken out and stands alone.
+    /// The folder of checkpoints that contains it; `None` if it was moved out of one.
     pub fn folder(&self) -> Option<&Path> {
         let parent = self.path.parent()?;
         let is_listed = folder::round_of(&self.path).is_some();
@@ -55,7 +55,7 @@ impl Checkpoint {
         is_listed.then_some(parent)
     }
 
-    /// Goes on with `job`, which is the manifest's but for what may change, on so many workers.
+    /// Resumes with `job` on `workers` workers; `job` may differ from the manifest's in the changeable fields.
     pub fn prepare(
         self,
         job: &Job,
@@ -69,7 +69,7 @@ impl Checkpoint {
         if workers == 0 {
             return Err("workers = 0: a job needs at least one worker".into());
         }
-        // Batches and rates are those of the job's first view, whoever goes on with it.
+        // Batches and rates are those of the job's first view, however many workers resume it.
         let mut prepared = job.check(recipes, manifest.workers_first, own)?;
         prepared.workers = workers;
         check(&manifest, &snapshot, &prepared)?;
@@ -80,7 +80,7 @@ impl Checkpoint {
 }
 
 fn refuse_change(manifest: &Manifest, now: &Job) -> Result<(), String> {
-    // A batch may be told in three ways.
+    // There are three ways to give a batch.
     let fields = |job: &Job| {
         let batch = Some(job.batch_of_one(manifest.workers_first)?);
         let plain = Job { batch, batch_total: None, ..job.clone() };

@@ -1,4 +1,4 @@
-//! Writes checkpoints on a thread of its own, while training goes on.
+//! Writes checkpoints on a background thread while training continues.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::run_result::Losses;
 
 /// How a run on threads saves what it has.
 pub struct Saving {
-    /// What the manifest says the job is.
+    /// The job as the manifest describes it.
     pub job: Job,
     pub checkpoints: Checkpoints,
-    /// The checkpoint that the run goes on from.
+    /// The checkpoint that the run was resumed from.
     pub from: Option<PathBuf>,
-    /// Set by whoever wants a checkpoint now.
+    /// Set to request a checkpoint now.
     pub now: Arc<AtomicBool>,
-    /// Hears of checkpoints that could not be written; the run goes on.
+    /// Called with a message when a checkpoint could not be written; the run continues.
     pub say: fn(&str),
 }
 
-/// What came of saving.
+/// The checkpoints that a run has written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Saved {
     /// The newest checkpoint.
@@ -39,11 +39,11 @@ type Offer = (Box<Snapshot>, Losses);
 
 pub(crate) struct Writer {
     snapshots: SyncSender<Offer>,
-    /// The newest one that the thread had no time for yet; older ones are let go.
+    /// The newest snapshot that the thread had no time for yet; older ones are dropped.
     waiting: Option<Offer>,
     thread: JoinHandle<Saved>,
     say: fn(&str),
-    /// Whether it has been said that none are written at present.
+    /// Whether a message has said that no checkpoints are written at present.
     refuses: bool,
 }
 
@@ -76,28 +76,28 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("checkpoints".into())
             .spawn(move || write_all((&folder, begun), &blank, inbox, say))
-            .expect("the system has a thread left");
+            .expect("the system can start another thread");
         Ok(Writer { snapshots, waiting: None, thread, say, refuses: false })
     }
 
-    /// Takes a snapshot to write when there is time.
+    /// Writes a snapshot as soon as the thread is idle.
     pub fn offer(&mut self, snapshot: Box<Snapshot>, losses: Losses) {
         self.waiting = Some((snapshot, losses));
         self.refuses = false;
         self.pass_on();
     }
 
-    /// Leaves a snapshot unwritten, for those before it are worth more.
+    /// Does not write a snapshot, because older ones are worth more.
     pub fn refuse(&mut self, snapshot: &Snapshot) {
         if !std::mem::replace(&mut self.refuses, true) {
             let round = snapshot.round();
             (self.say)(&format!(
-                "no checkpoint of round {round}: the training loss is far above where it began; those from before stay"
+                "no checkpoint of round {round}: the training loss is far above where it began; older checkpoints are kept"
             ));
         }
     }
 
-    /// Hands the thread what waits, if it is idle.
+    /// Passes the waiting snapshot to the thread, if it is idle.
     pub fn pass_on(&mut self) {
         let Some(snapshot) = self.waiting.take() else { return };
         if let Err(TrySendError::Full(snapshot)) = self.snapshots.try_send(snapshot) {
@@ -105,10 +105,10 @@ impl Writer {
         }
     }
 
-    /// Writes what waits, and tells what came of it all.
+    /// Writes the waiting snapshot, and returns what was written in all.
     pub fn finish(mut self) -> Saved {
         if let Some(snapshot) = self.waiting.take() {
-            // A thread that has panicked has said why.
+            // A thread that panicked has printed why.
             let _ = self.snapshots.send(snapshot);
         }
         drop(self.snapshots);
@@ -128,7 +128,7 @@ fn write_all(
     let mut saved = Saved::default();
     for (snapshot, losses) in snapshots {
         if let Some((place, _)) = begun.as_ref().filter(|(_, done)| *done == snapshot.done) {
-            // Nothing was learned since, and what is there is not touched.
+            // Nothing was learned since that checkpoint, so it stays as it is.
             saved.newest = Some(place.clone());
             continue;
         }

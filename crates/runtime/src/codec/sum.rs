@@ -6,17 +6,17 @@ use paceline_learn::{Dice, Vector};
 
 use super::{Payload, half, quantize};
 
-/// A sum over members that is added up while their parts come in.
+/// A sum over members that is computed while their parts arrive.
 ///
-/// Parts are added in rank order, whatever order they come in: the bits do not depend on who was first.
-/// So a part is added as soon as all of lower ranks are, and need not be kept: a simulated cluster of a
-/// thousand equal workers holds two gradients, not a thousand. Half and quantized sums are then encoded
-/// anew, chunk j as if by member j, and given to all. A sum over one member adds no rounding of its own.
+/// Parts are added in rank order, whatever order they arrive in, so the bits do not depend on which one was
+/// first. A part is added, and dropped, as soon as all parts of lower rank are: a simulated cluster of a
+/// thousand equal workers holds two gradients, not a thousand. Half and quantized sums are then encoded again
+/// in one chunk per member that had something to add. A sum over one member adds no rounding.
 #[derive(Debug)]
 pub struct Adding {
-    /// By rank: what waits for a part of lower rank.
+    /// By rank: parts that wait for one of lower rank.
     waiting: Vec<Option<Payload>>,
-    /// How many ranks are no longer waited for.
+    /// How many ranks have been added.
     passed: usize,
     /// How many of them had something to add.
     parts: usize,
@@ -32,7 +32,7 @@ enum Kind {
     Sparse,
 }
 
-/// Numbers that are added up at a time: so few that they stay in the fastest cache while several parts pass.
+/// Numbers added at a time; the block stays in the L1 cache while several parts are added to it.
 const BLOCK: usize = 4096;
 
 impl Adding {
@@ -40,7 +40,7 @@ impl Adding {
         Adding { waiting: (0..members).map(|_| None).collect(), passed: 0, parts: 0, total: None }
     }
 
-    /// Takes a member's part; an empty one adds nothing.
+    /// Adds a member's part; an empty one adds nothing.
     pub fn enter(&mut self, rank: usize, part: Payload) {
         assert!(rank >= self.passed && self.waiting[rank].is_none(), "a member enters a sum once");
         self.waiting[rank] = Some(part);
@@ -67,11 +67,11 @@ impl Adding {
         }
     }
 
-    /// The sum, once all members have entered; empty if nobody had anything to add.
+    /// The sum, once all members have entered; empty if no member had anything to add.
     pub fn finish(self, dice: &mut Dice) -> Vector {
         assert_eq!(self.passed, self.waiting.len(), "a sum ends when all have entered");
         let Some((kind, mut total)) = self.total else { return Vector::new() };
-        // Each chunk gets dice of its own, so that its member can encode it without the others'.
+        // Each chunk has its own dice, so that a member can encode it without the others.
         let key = dice.draw();
         let n = self.parts;
         if n > 1 {
@@ -100,7 +100,7 @@ pub fn chunk(length: usize, n: usize, j: usize) -> Range<usize> {
     j * length / n..(j + 1) * length / n
 }
 
-/// What encoding a summed chunk anew makes of it.
+/// Rounds a summed chunk as encoding it again would.
 fn round_again(kind: Kind, values: &mut [f32], dice: &mut Dice) {
     match kind {
         Kind::Dense | Kind::Sparse => {}
