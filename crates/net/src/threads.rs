@@ -303,8 +303,10 @@ impl Cluster for ThreadCluster {
             Action::Publish { shelf, value } => {
                 self.hub.shelves().insert((by, shelf), value);
             }
-            Action::Read { ticket, from, shelf } => {
-                let value = self.hub.shelves().get(&(from, shelf)).cloned();
+            Action::Read { ticket, from, shelf, extent } => {
+                let shelves = self.hub.shelves();
+                let value = shelves.get(&(from, shelf)).map(|value| value.extract(extent));
+                drop(shelves);
                 self.hub.state().tell(self.me, News::Value { ticket, value });
             }
             Action::Evaluate { samples, of, shelf } => {

@@ -17,7 +17,7 @@ use crate::journal::{Line, fingerprint};
 use crate::snapshot::{Snapshot, WorkerSnapshot};
 use crate::spans::Spans;
 use crate::view::View;
-use crate::wire::{Entry, Letter, Published, Shelf, Standing};
+use crate::wire::{Entry, Extent, Letter, Published, Shelf, Standing};
 
 /// What a task may ask of the cluster.
 #[derive(Debug)]
@@ -51,6 +51,7 @@ pub enum Action {
         ticket: Ticket,
         from: WorkerId,
         shelf: Shelf,
+        extent: Extent,
     },
     /// Hands in this worker's part of a snapshot; takes no time. The cluster keeps the part and tells the
     /// coordinator its name ([`Word::HandedIn`]); a cluster that is never saved drops it. `done`: the samples in

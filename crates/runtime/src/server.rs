@@ -13,7 +13,7 @@ use crate::journal::Record;
 use crate::plan::Plan;
 use crate::spans::Spans;
 use crate::view::View;
-use crate::wire::{HEADER_BYTES, Letter, Mailbox, Message, Published, Shelf, Tail};
+use crate::wire::{Extent, HEADER_BYTES, Letter, Mailbox, Message, Published, Shelf, Tail};
 
 /// What the server has to deal with.
 #[derive(Debug)]
@@ -119,7 +119,9 @@ impl Server {
     async fn newest_copy(&self) -> Result<Option<Published>, Interrupt> {
         let mut newest: Option<Published> = None;
         for &member in &self.view.members {
-            let Ok(copy) = self.port.read(member, Shelf::Copy).await else { continue };
+            let Ok(copy) = self.port.read(member, Shelf::Copy, Extent::Whole).await else {
+                continue;
+            };
             let bytes = HEADER_BYTES + copy.bytes();
             if member != self.port.worker {
                 let (who, to) = (member, self.port.worker);

@@ -12,7 +12,7 @@ use paceline_runtime::coordination::{self, Coordinator, Input, Order, Rules, Wor
 use paceline_runtime::edge::{
     Action, Cluster, Compute, Event, News, Output, Replica, Shelves, published,
 };
-use paceline_runtime::wire::{HEADER_BYTES, Letter, Published, Shelf};
+use paceline_runtime::wire::{Extent, HEADER_BYTES, Letter, Published, Shelf};
 use paceline_runtime::{Line, Record, Spans, Sum, Ticket, WorkerId};
 
 use crate::exchanges::{Ended, Exchanges, RingMessage};
@@ -79,7 +79,7 @@ enum Scheduled {
     Computed { who: WorkerId, ticket: Ticket, computing: Computing },
     Ring(RingMessage),
     Letter { from: WorkerId, to: WorkerId, letter: Letter, transit: Transit },
-    Asked { by: WorkerId, from: WorkerId, shelf: Shelf, ticket: Ticket },
+    Asked { by: WorkerId, from: WorkerId, what: (Shelf, Extent), ticket: Ticket },
     Value { from: WorkerId, to: WorkerId, ticket: Ticket, value: Published, transit: Transit },
     Nothing { to: WorkerId, ticket: Ticket },
     ToCoordinator { from: WorkerId, word: Word },
@@ -329,7 +329,7 @@ impl SimCluster {
                     self.tell(to, News::Letter { from, letter });
                 }
             }
-            Scheduled::Asked { by, from, shelf, ticket } => self.answer(by, from, shelf, ticket),
+            Scheduled::Asked { by, from, what, ticket } => self.answer(by, from, what, ticket),
             Scheduled::Value { from, to, ticket, value, transit } => {
                 if self.was_sent(from, transit) {
                     self.tell(to, News::Value { ticket, value: Some(value) });
@@ -391,7 +391,13 @@ impl SimCluster {
     }
 
     /// A read is answered by the peer's shelf; its task sleeps on.
-    fn answer(&mut self, by: WorkerId, from: WorkerId, shelf: Shelf, ticket: Ticket) {
+    fn answer(
+        &mut self,
+        by: WorkerId,
+        from: WorkerId,
+        (shelf, extent): (Shelf, Extent),
+        ticket: Ticket,
+    ) {
         if self.died.contains_key(&from) {
             return;
         }
@@ -402,11 +408,8 @@ impl SimCluster {
         };
         match value {
             Some(value) => {
-                let bytes = HEADER_BYTES
-                    + match shelf {
-                        Shelf::Replica => 4 * value.params.len() as u64,
-                        Shelf::Copy | Shelf::Center => value.bytes(),
-                    };
+                let value = value.extract(extent);
+                let bytes = HEADER_BYTES + value.bytes();
                 let transit = self.wires.send(self.now, from, by, bytes);
                 self.at(transit.arrives, Scheduled::Value { from, to: by, ticket, value, transit });
             }
@@ -487,9 +490,9 @@ impl Cluster for SimCluster {
             Action::Publish { shelf, value } => {
                 self.shelves.lock().expect("no holder panics").insert((by, shelf), value);
             }
-            Action::Read { ticket, from, shelf } => {
+            Action::Read { ticket, from, shelf, extent } => {
                 let asked = self.wires.signal(self.now, by, from);
-                self.at(asked, Scheduled::Asked { by, from, shelf, ticket });
+                self.at(asked, Scheduled::Asked { by, from, what: (shelf, extent), ticket });
             }
             Action::Evaluate { samples, of, shelf } => {
                 let shelves = self.shelves.lock().expect("no holder panics");

@@ -19,7 +19,7 @@ use crate::journal::Record;
 use crate::snapshot::WorkerSnapshot;
 use crate::spans::Spans;
 use crate::view::View;
-use crate::wire::{Entry, Letter, Published, Shelf};
+use crate::wire::{Entry, Extent, Letter, Published, Shelf};
 
 #[derive(Clone)]
 pub struct Port {
@@ -107,8 +107,13 @@ impl Port {
     }
 
     /// Reads a peer's last published value. `Err`: the peer is lost, or has published nothing.
-    pub async fn read(&self, from: WorkerId, shelf: Shelf) -> Result<Published, Interrupt> {
-        let ticket = self.ask(|ticket| Action::Read { ticket, from, shelf });
+    pub async fn read(
+        &self,
+        from: WorkerId,
+        shelf: Shelf,
+        extent: Extent,
+    ) -> Result<Published, Interrupt> {
+        let ticket = self.ask(|ticket| Action::Read { ticket, from, shelf, extent });
         self.until(Wanted::Value { from }, |inbox| {
             if let Some(value) = inbox.value(ticket) {
                 return Some(value.ok_or(Interrupt::PeerLost));

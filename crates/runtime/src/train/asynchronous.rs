@@ -7,7 +7,7 @@ use crate::journal::Record;
 use crate::server::Server;
 use crate::strategy::{AnyStrategy, Coordination};
 use crate::view::View;
-use crate::wire::{HEADER_BYTES, Letter, Shelf};
+use crate::wire::{Extent, HEADER_BYTES, Letter, Shelf};
 use crate::worker::Worker;
 
 /// Runs rounds until the job is over or this worker has left.
@@ -107,7 +107,7 @@ async fn adopt_published(worker: &mut Worker, centered: bool) {
         if member == worker.id {
             continue;
         }
-        if let Ok(value) = worker.port.read(member, shelf).await {
+        if let Ok(value) = worker.port.read(member, shelf, Extent::Whole).await {
             let bytes = HEADER_BYTES + value.bytes();
             worker.port.record(Record::Sent { who: member, to: worker.id, bytes });
             worker.state.params = value.params;

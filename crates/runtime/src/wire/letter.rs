@@ -111,10 +111,32 @@ pub struct Published {
 }
 
 impl Published {
-    /// Size on the wire when the whole value is read, without a header.
+    /// Size on the wire, without a header.
     pub fn bytes(&self) -> u64 {
         4 * self.params.len() as u64 + bytes_of_slots(&self.optimizer) + bytes_of_spans(&self.done)
     }
+
+    /// What crosses the wire when this much of it is read.
+    pub fn extract(&self, extent: Extent) -> Published {
+        match extent {
+            Extent::Whole => self.clone(),
+            Extent::Params => Published {
+                params: self.params.clone(),
+                optimizer: Arc::default(),
+                version: self.version,
+                done: Arc::default(),
+            },
+        }
+    }
+}
+
+/// How much of a published value is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Extent {
+    /// A peer that averages needs no more.
+    Params,
+    /// A newcomer, or a new server, needs the optimizer's state, too.
+    Whole,
 }
 
 /// Which of a worker's published values is meant.

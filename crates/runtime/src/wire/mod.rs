@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::Payload;
 
-pub use letter::{Letter, Mailbox, Message, Published, SharedState, Shelf};
+pub use letter::{Extent, Letter, Mailbox, Message, Published, SharedState, Shelf};
 pub use memory::Memory;
 
 /// What precedes every message: sender, view, exchange, part, length, checksum.

@@ -8,7 +8,7 @@ use super::{Mine, Worker};
 use crate::executor::{Interrupt, Wanted};
 use crate::ids::WorkerId;
 use crate::journal::Record;
-use crate::wire::{HEADER_BYTES, Letter, Mailbox, Message, Published, Shelf, Tail};
+use crate::wire::{Extent, HEADER_BYTES, Letter, Mailbox, Message, Published, Shelf, Tail};
 
 impl Worker {
     /// Sends a message to the same strategy of another worker; it does not wait.
@@ -75,8 +75,8 @@ impl Worker {
 
     /// A peer's last published replica, read without disturbing the peer.
     pub async fn read(&self, from: WorkerId) -> Result<Arc<Vector>, Interrupt> {
-        let value = self.port.read(from, Shelf::Replica).await?;
-        let bytes = 4 * value.params.len() as u64 + HEADER_BYTES;
+        let value = self.port.read(from, Shelf::Replica, Extent::Params).await?;
+        let bytes = HEADER_BYTES + value.bytes();
         self.port.record(Record::Sent { who: from, to: self.id, bytes });
         Ok(value.params)
     }
