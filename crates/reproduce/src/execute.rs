@@ -173,7 +173,7 @@ impl Tasks {
             // Synthetic and augmented data depend on the seed.
             job.seed
         );
-        let mut tasks = self.0.lock().expect("no thread panics while it holds the lock");
+        let mut tasks = self.0.lock().expect(NOT_POISONED);
         if let Some(task) = tasks.get(&key) {
             return Ok(task.clone());
         }
