@@ -97,8 +97,8 @@ fn accuracy_over_time(runs: &[Run]) -> Panel {
     let all = || runs.iter().flat_map(|run| run.curves.accuracy()).filter(is_drawable);
     let lowest = all().map(|point| point.value).fold(1.0, f64::min);
     let highest = all().map(|point| point.value).fold(0.0, f64::max);
-    let room = 0.03 * (highest - lowest).max(0.01);
-    let (from, to) = ((lowest - room).max(0.0), (highest + room).min(1.0));
+    let margin = 0.03 * (highest - lowest).max(0.01);
+    let (from, to) = ((lowest - margin).max(0.0), (highest + margin).min(1.0));
     let stroke = |(look, run): (usize, &Run)| {
         let scores = run.curves.accuracy();
         let drawn: Vec<Point> = scores.iter().filter(is_drawable).copied().collect();

@@ -1,4 +1,4 @@
-//! A quantity over time in bounded memory: bins with sum and extremes that double in length as time goes on.
+//! A quantity over time in bounded memory: bins with sum and extremes, which double in length when time exceeds them.
 
 use std::time::Duration;
 

@@ -149,6 +149,24 @@ pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
         let results = results.clone();
         engine.register_fn(name, move |run: &str| -> Answer { metric(&results, run, seed, name) });
     }
+    register_curves(&mut engine, seed, results);
+    register_several_runs(&mut engine, seed, results);
+    engine.register_fn("least", |values: Array| over(&values, f64::min));
+    engine.register_fn("greatest", |values: Array| over(&values, f64::max));
+    engine.register_fn("average", |values: Array| -> Answer { Ok(mean(&numbers(&values)?)) });
+    engine.register_fn("step_noise", move |k: f64, rescale: &str| -> Answer {
+        let rescale = match rescale {
+            "linear" => Rescale::Linear,
+            "smooth" => Rescale::Smooth,
+            other => return Err(format!("step_noise takes linear or smooth, not {other}").into()),
+        };
+        Ok(noise::peak(rescale, k, seed))
+    });
+    engine
+}
+
+/// Functions that read the curves of one run.
+fn register_curves(engine: &mut Engine, seed: u64, results: &Arc<Results>) {
     for (function, curve) in
         [("loss_at", "loss"), ("accuracy_at", "accuracy"), ("test_loss_at", "test_loss")]
     {
@@ -169,6 +187,10 @@ pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
         // An epoch that the run did not reach takes infinitely long.
         Ok(usize::try_from(k).ok().and_then(|k| result.epoch_seconds(k)).unwrap_or(f64::INFINITY))
     });
+}
+
+/// Functions that read a metric of several runs.
+fn register_several_runs(engine: &mut Engine, seed: u64, results: &Arc<Results>) {
     // A metric of several recipes on one cluster.
     let here = results.clone();
     engine.register_fn("all", move |name: &str, recipes: Array, cluster: &str| -> Answer<Array> {
@@ -188,18 +210,6 @@ pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
             if values.is_empty() { Err(missing(run)) } else { Ok(of(&values)) }
         });
     }
-    engine.register_fn("least", |values: Array| over(&values, f64::min));
-    engine.register_fn("greatest", |values: Array| over(&values, f64::max));
-    engine.register_fn("average", |values: Array| -> Answer { Ok(mean(&numbers(&values)?)) });
-    engine.register_fn("step_noise", move |k: f64, rescale: &str| -> Answer {
-        let rescale = match rescale {
-            "linear" => Rescale::Linear,
-            "smooth" => Rescale::Smooth,
-            other => return Err(format!("step_noise takes linear or smooth, not {other}").into()),
-        };
-        Ok(noise::peak(rescale, k, seed))
-    });
-    engine
 }
 
 fn get<'a>(results: &'a Results, run: &str, seed: u64) -> Answer<&'a Measurement> {

@@ -101,9 +101,9 @@ fn upwards(scale: &Scale, (low, high): (f64, f64)) -> (f64, f64) {
         let from = digit.unwrap_or(1.0) * below;
         return (from, high * (high / from).powf(0.07));
     }
-    let room = 0.07 * (high.max(0.0) - low.min(0.0));
-    let below = if low < 0.0 { low - room } else { 0.0 };
-    (below, if high > 0.0 { high + room } else { room })
+    let margin = 0.07 * (high.max(0.0) - low.min(0.0));
+    let below = if low < 0.0 { low - margin } else { 0.0 };
+    (below, if high > 0.0 { high + margin } else { margin })
 }
 
 /// The horizontal positions of groups and bars.
@@ -117,8 +117,8 @@ struct Row {
 impl Row {
     fn new(groups: usize, series: usize, left: f64, width: f64) -> Row {
         let group = width / groups as f64;
-        let room = group - (GAP * group).max(GAP_MIN);
-        Row { left, group, pitch: (room / series as f64).min(PITCH_MAX), series }
+        let available = group - (GAP * group).max(GAP_MIN);
+        Row { left, group, pitch: (available / series as f64).min(PITCH_MAX), series }
     }
 
     fn center(&self, group: usize) -> f64 {
@@ -242,8 +242,8 @@ impl Names {
             return Names::Level(level);
         }
         // The first name must not extend beyond the left edge.
-        let room = (row.center(0) - 4.0) / TILT.to_radians().cos();
-        let columns = ((room / SMALL) as usize).clamp(4, 30);
+        let available = (row.center(0) - 4.0) / TILT.to_radians().cos();
+        let columns = ((available / SMALL) as usize).clamp(4, 30);
         Names::Tilted(groups.iter().map(|name| squeezed(name, columns)).collect())
     }
 

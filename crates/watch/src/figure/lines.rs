@@ -77,18 +77,18 @@ fn across(scale: &Scale, (low, high): (f64, f64)) -> (f64, f64) {
 /// The range of the y axis: that of the data with a margin, which does not extend below 0.
 fn upwards(scale: &Scale, (low, high): (f64, f64)) -> (f64, f64) {
     if scale.logarithmic {
-        let room = (high / low).powf(0.04);
-        return (low / room, high * room);
+        let margin = (high / low).powf(0.04);
+        return (low / margin, high * margin);
     }
     let size = low.abs().max(high.abs());
-    let room = match high - low {
+    let margin = match high - low {
         _ if size == 0.0 => 1.0,
         // Values that differ only in the fourth digit are drawn as equal.
         range if range < 1e-3 * size => 0.05 * size,
         range => 0.04 * range,
     };
-    let from = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
-    (from, high + room)
+    let from = if low >= 0.0 { (low - margin).max(0.0) } else { low - margin };
+    (from, high + margin)
 }
 
 /// Drops points that are too close to be distinguished; the last point is kept.

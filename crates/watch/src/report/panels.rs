@@ -108,8 +108,8 @@ fn accuracy(report: &Report, across: Across) -> Option<Panel> {
     if high == 0.0 {
         return None;
     }
-    let room = 0.05 * (high - low).max(1.0);
-    let y = Axis::linear("test accuracy, %", (low - room).max(0.0), (high + room).min(100.0));
+    let margin = 0.05 * (high - low).max(1.0);
+    let y = Axis::linear("test accuracy, %", (low - margin).max(0.0), (high + margin).min(100.0));
     let label = format!("{:.1} %", 100.0 * points.last()?.value);
     let place = across.place(report);
     let points = thinned(&points).iter().map(|p| (place(p), 100.0 * p.value)).collect();
