@@ -141,7 +141,7 @@ fn two_at_once_do_not_write_to_one_file() {
     let (code, stdout, stderr) = paceline(&room, &["dbs", "--size", "smoke"]);
 
     assert_eq!((code, stdout.as_str()), (1, ""));
-    let expected = "error: another `paceline reproduce` writes to reproduced/dbs-smoke.jsonl: wait for it, or name another --folder\n";
+    let expected = "error: another `paceline reproduce` is writing to reproduced/dbs-smoke.jsonl: wait until it ends, or use another --folder\n";
     assert_eq!(stderr, expected);
 }
 
@@ -239,7 +239,7 @@ fn what_makes_no_sense_is_told_in_a_sentence() {
         ),
         (
             vec!["drawn.toml"],
-            "drawn.toml: figure \"Time to train, by cluster\": no run is there of `sgd`, one of its series\n",
+            "drawn.toml: figure \"Time to train, by cluster\": there is no run of `sgd`, one of its series\n",
         ),
         (
             vec!["wrong.toml"],

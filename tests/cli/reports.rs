@@ -25,8 +25,8 @@ fn a_report_shows_the_summary_and_what_the_run_has_to_show() {
         "Test accuracy over time",
         "Members over time",
         "Staleness",
-        "Who computes when",
-        "waited for <b>worker ",
+        "Worker timelines",
+        "waited longest for <b>worker ",
     ] {
         assert!(page.contains(part), "no {part} in {page}");
     }

@@ -120,8 +120,13 @@ impl Outputs {
         let mut troubles = vec![];
         let journal = self.journal.as_deref().map(JournalFile::create);
         let tensorboard = self.tensorboard.as_deref();
-        let tensorboard = tensorboard.map(|path| TensorBoard::create(path, SystemTime::now()));
-        let trace = self.trace.as_deref().map(|path| Trace::create(path, &self.name));
+        let tensorboard = tensorboard.map(|path| {
+            TensorBoard::create(path, SystemTime::now()).map_err(|error| error.to_string())
+        });
+        let trace = self
+            .trace
+            .as_deref()
+            .map(|path| Trace::create(path, &self.name).map_err(|error| error.to_string()));
         Open {
             journal: kept(journal, &mut troubles),
             tensorboard: kept(tensorboard, &mut troubles),
@@ -136,8 +141,9 @@ impl Outputs {
             return vec![];
         };
         let journal = journal.map(JournalFile::finish);
-        let trace = trace.map(Trace::finish);
-        let tensorboard = tensorboard.map(TensorBoard::finish);
+        let trace = trace.map(|trace| trace.finish().map_err(|error| error.to_string()));
+        let tensorboard =
+            tensorboard.map(|board| board.finish().map_err(|error| error.to_string()));
         let ended = [journal, trace, tensorboard].into_iter().flatten();
         troubles.extend(ended.filter_map(Result::err));
         troubles

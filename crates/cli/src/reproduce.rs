@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::ProgressBar;
 use paceline_job::{Recipe, scenarios};
+use paceline_reproduce::execute::{Planned, plan};
 use paceline_reproduce::experiment::repeated;
-use paceline_reproduce::perform::{Performance, Planned, plan};
-use paceline_reproduce::report::Told;
+use paceline_reproduce::report::ExperimentReport;
 use paceline_reproduce::runs::Runs;
-use paceline_reproduce::store::Known;
-use paceline_reproduce::{Experiment, Finding, Limits, Progress, Store, experiments, perform};
+use paceline_reproduce::store::KnownResults;
+use paceline_reproduce::{
+    ExecuteError, Experiment, Finding, Progress, RunContext, RunFilter, Store, execute, experiments,
+};
 use paceline_sim::scenario::Pace;
 use paceline_watch::table::{count, duration};
 use serde::Serialize;
@@ -114,12 +116,12 @@ impl Reproduce {
         if let Some(seed) = repeated(&self.seeds) {
             return Err(Ending::Usage(format!("--seeds: {seed} is there twice, give each once")));
         }
-        let limits = Limits { only: self.only.clone(), seeds: self.seeds.clone() };
+        let filter = RunFilter { only: self.only.clone(), seeds: self.seeds.clone() };
         // Whatever is wrong with the last experiment is told before the first one runs.
         let runs =
-            |(_, experiment): &(&str, Experiment)| Runs::of(experiment, self.size(), &limits);
+            |(_, experiment): &(&str, Experiment)| Runs::of(experiment, self.size(), &filter);
         let planned = experiments.iter().map(runs).collect::<Result<Vec<_>, _>>();
-        let planned = planned.map_err(Ending::Usage)?;
+        let planned = planned.map_err(usage)?;
         if !self.only.is_empty() && planned.iter().all(|runs| runs.count() == 0) {
             return Err(Ending::Usage(format!(
                 "--only {}: no run is called so; --dry-run lists them",
@@ -132,15 +134,15 @@ impl Reproduce {
         }
         let (mut found, mut failures) = (Vec::new(), 0);
         for ((asked, experiment), runs) in experiments.iter().zip(&planned) {
-            let seeds = limits.seeds(experiment.size(self.size()).map_err(Ending::Usage)?);
-            let told =
+            let seeds = filter.seeds(experiment.size(self.size()).map_err(usage)?);
+            let report =
                 self.reproduce((asked, experiment), runs, &seeds, (recipes, pace.clone()))?;
-            failures += told.results.failures.len();
+            failures += report.results.failures.len();
             if !self.json {
-                print(&format!("{}\n", told.text()))?;
+                print(&format!("{}\n", report.text()))?;
             }
             let of = |finding: &Finding| Found::of(&experiment.name, finding);
-            found.extend(told.findings.iter().map(of));
+            found.extend(report.findings.iter().map(of));
         }
         if self.json {
             print_json(&found)?;
@@ -162,8 +164,8 @@ impl Reproduce {
         let mut all = vec![];
         for ((asked, experiment), runs) in experiments.iter().zip(runs) {
             let known = match self.fresh {
-                true => Known::default(),
-                false => Known::read(&self.results(asked)).map_err(Ending::Failed)?,
+                true => KnownResults::default(),
+                false => KnownResults::read(&self.results(asked)).map_err(failed)?,
             };
             let plan = plan(runs, pace, &known);
             if !self.json {
@@ -196,7 +198,7 @@ impl Reproduce {
         runs: &Runs,
         seeds: &'a [u64],
         (recipes, pace): (&[Recipe], Option<Pace>),
-    ) -> Result<Told<'a>, Ending> {
+    ) -> Result<ExperimentReport<'a>, Ending> {
         let size = self.size();
         let calibrated = match &self.calibrated {
             Some(path) => format!(" --calibrated {}", path.display()),
@@ -204,10 +206,10 @@ impl Reproduce {
         };
         let command = format!("paceline reproduce {asked}{}{calibrated}", self.size_flag());
         let results = self.results(asked);
-        let mut store = Store::open(&results).map_err(Ending::Failed)?;
+        let mut store = Store::open(&results).map_err(failed)?;
         say(&format!("{}: {}", experiment.name, experiment.title));
         let watch = Watch::new(!self.json);
-        let setting = Performance {
+        let context = RunContext {
             recipes,
             threads: self.threads.count(),
             commit: commit(),
@@ -216,19 +218,23 @@ impl Reproduce {
             fresh: self.fresh,
             progress: &watch,
         };
-        let all = perform(runs, &setting, &mut store);
+        let all = execute(runs, &context, &mut store);
         watch.bar.finish_and_clear();
-        let all = all?;
-        all.failures.iter().for_each(|sentence| say_error(sentence));
-        let told = Told::new(experiment, size, seeds, all).map_err(Ending::Usage)?;
+        let ending = |error: ExecuteError| match error.is_usage() {
+            true => usage(error),
+            false => failed(error),
+        };
+        let all = all.map_err(ending)?;
+        all.failures.iter().for_each(|failure| say_error(&failure.to_string()));
+        let report = ExperimentReport::new(experiment, size, seeds, all).map_err(usage)?;
         // A part of the runs leaves the page of all of them as it is.
         if !self.only.is_empty() || !self.seeds.is_empty() {
-            return Ok(told);
+            return Ok(report);
         }
-        store.tidy(told.results.all()).map_err(Ending::Failed)?;
+        store.replace(report.results.all()).map_err(failed)?;
         let page = results.with_extension("html");
-        write(&page, &told.html(&command).map_err(Ending::Usage)?)?;
-        for (i, figure) in told.figures().map_err(Ending::Usage)?.iter().enumerate() {
+        write(&page, &report.html(&command).map_err(usage)?)?;
+        for (i, figure) in report.figures().map_err(usage)?.iter().enumerate() {
             let name = results.file_stem().unwrap_or_default().to_string_lossy();
             let file = self.folder.join(format!("{name}-{}.svg", i + 1));
             write(&file, &figure.svg())?;
@@ -238,7 +244,7 @@ impl Reproduce {
             page.display(),
             results.display()
         ));
-        Ok(told)
+        Ok(report)
     }
 
     fn size(&self) -> &str {
@@ -276,9 +282,17 @@ impl Reproduce {
                 )));
             }
         }
-        let load = |name| Ok((name, experiments::load(name).map_err(Ending::Usage)?));
+        let load = |name| Ok((name, experiments::load(name).map_err(usage)?));
         names.into_iter().map(load).collect()
     }
+}
+
+fn usage(error: impl std::error::Error) -> Ending {
+    Ending::Usage(error.to_string())
+}
+
+fn failed(error: impl std::error::Error) -> Ending {
+    Ending::Failed(error.to_string())
 }
 
 /// How many runs there are, and a line for each name.

@@ -7,24 +7,26 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::experiment::{Claim, Experiment, Show, belongs};
+use crate::error::{DefinitionError, ExpressionError};
+use crate::experiment::{Claim, Experiment, Show, is_in_size};
 use crate::result::Results;
 use crate::summary::{Summary, mean};
 
 pub use expressions::{Checker, evaluate};
-use expressions::{Trouble, engine, scope, truth, value};
+use expressions::{engine, rule, scope, value};
 
-/// What came of a claim.
+/// The result of checking a claim.
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub name: String,
+    /// The value that the paper reports.
     pub paper: String,
-    /// Ours, as it is written: mean, and range over the seeds.
+    /// Our value, formatted: the mean, and the range over the seeds.
     pub ours: String,
     pub mean: f64,
     pub seeds: usize,
     pub verdict: Verdict,
-    /// The rule that decided.
+    /// The rule that led to the verdict.
     pub rule: String,
 }
 
@@ -33,8 +35,10 @@ pub enum Verdict {
     Holds,
     InPart,
     DoesNotHold,
-    /// Some of its runs are missing; the sentence says which.
-    NotRun(String),
+    /// Some runs that the claim needs have no result; this is the first of them.
+    NotRun {
+        run: String,
+    },
 }
 
 impl fmt::Display for Verdict {
@@ -43,34 +47,34 @@ impl fmt::Display for Verdict {
             Verdict::Holds => "holds",
             Verdict::InPart => "holds in part",
             Verdict::DoesNotHold => "does not hold here",
-            Verdict::NotRun(_) => "not run",
+            Verdict::NotRun { .. } => "not run",
         })
     }
 }
 
-/// Decides every claim of the experiment that belongs to this size.
+/// Decides every claim of the experiment that applies to this size.
 pub fn decide(
     experiment: &Experiment,
     size: &str,
     seeds: &[u64],
     results: &Arc<Results>,
-) -> Result<Vec<Finding>, String> {
-    let claims = experiment.claims.iter().filter(|claim| belongs(&claim.sizes, size));
+) -> Result<Vec<Finding>, DefinitionError> {
+    let claims = experiment.claims.iter().filter(|claim| is_in_size(&claim.sizes, size));
     claims.map(|claim| find(claim, seeds, results)).collect()
 }
 
-/// Whether the claim's expressions can be evaluated, as far as that is to be known before any run.
-pub(crate) fn check(claim: &Claim, checker: &Checker) -> Result<(), String> {
-    let told = |sentence| format!("claim \"{}\": {sentence}", claim.name);
-    expressions(claim).iter().try_for_each(|ours| checker.check_value(ours)).map_err(told)?;
+/// Checks the claim's expressions against placeholder results, before any run.
+pub(crate) fn check(claim: &Claim, checker: &Checker) -> Result<(), DefinitionError> {
+    let in_claim = |source| DefinitionError::Claim { claim: claim.name.clone(), source };
+    expressions(claim).iter().try_for_each(|ours| checker.check_value(ours)).map_err(in_claim)?;
     let over_seeds = SUMMARY.map(|name| (name, 1.0));
     let rules = [(&claim.item, &[("x", 1.0)][..]), (&claim.in_part, &over_seeds)];
     let rules = rules.into_iter().filter_map(|(rule, known)| Some((rule.as_ref()?, known)));
     let mut rules = rules.chain([(&claim.holds, &over_seeds[..])]);
-    rules.try_for_each(|(rule, known)| checker.check_truth(rule, known)).map_err(told)
+    rules.try_for_each(|(rule, known)| checker.check_rule(rule, known)).map_err(in_claim)
 }
 
-/// The claim's expression, once for each of its `each`.
+/// The claim's expression, once for each element of `each`.
 fn expressions(claim: &Claim) -> Vec<String> {
     match claim.each.as_slice() {
         [] => vec![claim.ours.clone()],
@@ -78,88 +82,79 @@ fn expressions(claim: &Claim) -> Vec<String> {
     }
 }
 
-fn find(claim: &Claim, seeds: &[u64], results: &Arc<Results>) -> Result<Finding, String> {
-    let told = |sentence: String| format!("claim \"{}\": {sentence}", claim.name);
+/// Decides a claim; if it needs a run without a result, the verdict is `NotRun`.
+fn find(claim: &Claim, seeds: &[u64], results: &Arc<Results>) -> Result<Finding, DefinitionError> {
     let mut finding = Finding {
         name: claim.name.clone(),
         paper: claim.paper.clone(),
         ours: "-".into(),
         mean: f64::NAN,
         seeds: seeds.len(),
-        verdict: Verdict::Holds,
+        verdict: Verdict::DoesNotHold,
         rule: claim.holds.clone(),
     };
-    let mut values = Vec::new();
+    finding.verdict = match measure(claim, seeds, results, &mut finding) {
+        Ok(verdict) => verdict,
+        Err(ExpressionError::MissingRun { run }) => Verdict::NotRun { run },
+        Err(source) => {
+            return Err(DefinitionError::Claim { claim: claim.name.clone(), source });
+        }
+    };
+    if let Some(item) = &claim.item {
+        finding.rule += &format!("; an item counts if {item}");
+    }
+    Ok(finding)
+}
+
+/// Evaluates the claim over all seeds, fills in our value, and decides by the claim's rules.
+fn measure(
+    claim: &Claim,
+    seeds: &[u64],
+    results: &Arc<Results>,
+    finding: &mut Finding,
+) -> Result<Verdict, ExpressionError> {
+    let mut means = Vec::new();
     let (mut counted, mut items) = (0, 0);
     for seed in seeds {
-        let each = measure(claim, *seed, results);
-        let each = match each {
-            Ok(each) => each,
-            Err(Trouble::Missing(sentence)) => {
-                finding.verdict = Verdict::NotRun(sentence);
-                return Ok(finding);
-            }
-            Err(Trouble::Wrong(sentence)) => return Err(told(sentence)),
-        };
-        items += each.len();
+        let engine = engine(*seed, results);
+        let values = expressions(claim).into_iter().map(|ours| value(&engine, &ours));
+        let values = values.collect::<Result<Vec<f64>, _>>()?;
         if let Some(item) = &claim.item {
-            let engine = engine(*seed, results);
-            for x in &each {
-                match truth(&engine, item, &mut scope(&[("x", *x)])) {
-                    Ok(counts) => counted += usize::from(counts),
-                    Err(Trouble::Missing(sentence)) => {
-                        finding.verdict = Verdict::NotRun(sentence);
-                        return Ok(finding);
-                    }
-                    Err(Trouble::Wrong(sentence)) => return Err(told(sentence)),
-                }
+            for x in &values {
+                counted += usize::from(rule(&engine, item, &mut scope(&[("x", *x)]))?);
             }
         }
-        values.push(mean(&each));
+        items += values.len();
+        means.push(mean(&values));
     }
-    let summary = Summary::of(&values);
+    let summary = Summary::of(&means);
+    finding.mean = summary.mean;
+    finding.ours = claim.show.format(&summary);
+    if claim.item.is_some() {
+        finding.ours += &format!("; in {counted} of {items}");
+    }
     let part = if items > 0 { counted as f64 / items as f64 } else { 0.0 };
     let error = summary.spread / (seeds.len() as f64).sqrt();
     let Summary { mean, low, high, spread } = summary;
     let values = [mean, low, high, spread, error, part];
     let variables: Vec<(&str, f64)> = SUMMARY.into_iter().zip(values).collect();
     let engine = engine(seeds[0], results);
-    let decided = |rule: &str| truth(&engine, rule, &mut scope(&variables));
-    let verdict = decided(&claim.holds).and_then(|holds| match &claim.in_part {
-        _ if holds => Ok(Verdict::Holds),
-        Some(rule) if decided(rule)? => {
-            finding.rule = format!("in part if {rule}; wholly if {}", claim.holds);
+    let is_true = |text: &str| rule(&engine, text, &mut scope(&variables));
+    match &claim.in_part {
+        _ if is_true(&claim.holds)? => Ok(Verdict::Holds),
+        Some(in_part) if is_true(in_part)? => {
+            finding.rule = format!("in part if {in_part}; fully if {}", claim.holds);
             Ok(Verdict::InPart)
         }
         _ => Ok(Verdict::DoesNotHold),
-    });
-    finding.verdict = match verdict {
-        Ok(verdict) => verdict,
-        Err(Trouble::Missing(sentence)) => Verdict::NotRun(sentence),
-        Err(Trouble::Wrong(sentence)) => return Err(told(sentence)),
-    };
-    if let Some(item) = &claim.item {
-        finding.rule += &format!("; one counts if {item}");
     }
-    finding.mean = summary.mean;
-    finding.ours = claim.show.write(&summary);
-    if claim.item.is_some() {
-        finding.ours += &format!("; in {counted} of {items}");
-    }
-    Ok(finding)
 }
 
-/// What rules know of the values of all seeds.
+/// The variables of rules, computed from the values of all seeds.
 const SUMMARY: [&str; 6] = ["mean", "low", "high", "spread", "error", "part"];
 
-/// The claim's expression for one seed, once for each of its `each`.
-fn measure(claim: &Claim, seed: u64, results: &Arc<Results>) -> Result<Vec<f64>, Trouble> {
-    let engine = engine(seed, results);
-    expressions(claim).iter().map(|expression| value(&engine, expression)).collect()
-}
-
 impl Show {
-    fn write(self, summary: &Summary) -> String {
+    fn format(self, summary: &Summary) -> String {
         let one = |x: f64| match self {
             _ if x.is_nan() => "unknown".to_owned(),
             _ if x.is_infinite() => "infinite".to_owned(),

@@ -1,4 +1,4 @@
-//! An experiment as its file says it: what is run, in which sizes, what is claimed, what is drawn.
+//! The format of experiment files: runs, sizes, claims and figures.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,7 @@ use serde::Deserialize;
 use toml::Table;
 
 use crate::claims::{self, Checker};
+use crate::error::{DefinitionError, ExperimentError};
 use crate::figures;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -16,21 +17,21 @@ pub struct Experiment {
     pub title: String,
     /// Authors, year and arXiv number.
     pub paper: String,
-    /// The set-up in a few sentences, and where we had to choose.
+    /// The setup in a few sentences, and the choices that the paper leaves open.
     pub about: Vec<String>,
-    /// A job, as job files say it: what all runs have in common.
+    /// The job fields that all runs have in common, as in a job file.
     #[serde(default)]
     pub job: Table,
-    /// A scenario, as scenario files say it: what all clusters have in common.
+    /// The scenario fields that all clusters have in common, as in a scenario file.
     #[serde(default)]
     pub scenario: Table,
     #[serde(rename = "size")]
     pub sizes: BTreeMap<String, Size>,
-    /// What a training algorithm differs in, as in a job file.
+    /// The job fields of each training algorithm.
     #[serde(rename = "recipe")]
     pub recipes: BTreeMap<String, Table>,
-    /// What a cluster differs in, as in a scenario file; and `exchange`: how many times the slowest worker's
-    /// gradient a dense exchange takes, in place of a bandwidth (links of single workers are then relative).
+    /// The scenario fields of each cluster. `exchange` sets the bandwidth indirectly: the duration of a dense
+    /// exchange as a multiple of the slowest worker's gradient (links of single workers are then relative to it).
     #[serde(rename = "cluster")]
     pub clusters: BTreeMap<String, Table>,
     pub runs: Vec<Group>,
@@ -40,7 +41,7 @@ pub struct Experiment {
     pub figures: Vec<Figure>,
 }
 
-/// How much of it is run: quick, standard or long.
+/// A size of the experiment, for example quick, standard or long.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Size {
@@ -49,45 +50,45 @@ pub struct Size {
     pub job: Table,
     #[serde(default)]
     pub scenario: Table,
-    /// What clusters are like in this size, where it differs.
+    /// Fields of clusters that differ in this size.
     #[serde(rename = "cluster", default)]
     pub clusters: BTreeMap<String, Table>,
-    /// Recipes and clusters that are left out.
+    /// Recipes and clusters that this size omits.
     #[serde(default)]
     pub without: Vec<String>,
-    /// What the best rates are chosen from, in place of the runs' own.
+    /// Candidates for the best learning rate, replacing those of the runs.
     #[serde(default)]
     pub rates: Vec<f64>,
 }
 
-/// Every recipe on every cluster.
+/// A group of runs: every recipe on every cluster.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
     pub recipes: Vec<String>,
     pub clusters: Vec<String>,
-    /// Learning rates. Each is a run of its own, called `recipe/rate@cluster`, unless the best is taken.
+    /// Learning rates. Without `best`, each rate is a separate run called `recipe/rate@cluster`.
     #[serde(default)]
     pub rates: Vec<f64>,
-    /// Only the best rate is run with all seeds: the one that does best with another seed.
+    /// Run only the best rate with all seeds. It is chosen with a separate seed.
     #[serde(default)]
     pub best: Option<Best>,
-    /// Where the best rate is looked for, in place of each cluster.
+    /// The cluster on which the best rate is chosen for all clusters; by default each cluster has its own.
     #[serde(default)]
     pub tuned_on: Option<String>,
-    /// A run is over when its target is reached.
+    /// End a run when it reaches its target.
     #[serde(default)]
     pub until_target: bool,
-    /// The sizes it belongs to; left out, all.
+    /// The sizes that have these runs; empty means all.
     #[serde(default)]
     pub sizes: Vec<String>,
 }
 
-/// What makes a learning rate the best.
+/// The criterion for the best learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Best {
-    /// The target is reached first; if none reaches it, the lowest loss.
+    /// Shortest time to the target; if no run reaches it, lowest loss.
     Time,
     Accuracy,
 }
@@ -97,27 +98,27 @@ pub enum Best {
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     pub name: String,
-    /// The paper's figure, in words.
+    /// The paper's value, as text.
     pub paper: String,
-    /// An expression for one seed; `$` stands for each of `each`.
+    /// Our value for one seed, as an expression; `$` is replaced by each element of `each`.
     pub ours: String,
     #[serde(default)]
     pub each: Vec<String>,
-    /// When one of `each`, `x`, counts for `part`.
+    /// Whether a single value `x` counts towards `part`, the fraction of values that count.
     #[serde(default)]
     pub item: Option<String>,
-    /// Expressions over `mean`, `low`, `high` and `spread` of ours over the seeds, and `part`.
+    /// The rule, an expression over `mean`, `low`, `high`, `spread` and `error` of our values over the seeds, and `part`.
     pub holds: String,
     #[serde(default)]
     pub in_part: Option<String>,
     #[serde(default)]
     pub show: Show,
-    /// The sizes it belongs to; left out, all.
+    /// The sizes that have this claim; empty means all.
     #[serde(default)]
     pub sizes: Vec<String>,
 }
 
-/// How a number is written.
+/// The number format of a claim's value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Show {
@@ -138,18 +139,18 @@ pub struct Figure {
     #[serde(default)]
     pub caption: String,
     pub kind: Kind,
-    /// Curves: over `seconds` or `epochs`. Points: what the groups are called.
+    /// Curves: `seconds` or `epochs`. Points: the label of the axis.
     #[serde(default)]
     pub x: String,
-    /// Curves: loss, accuracy, test_loss, members, or a strategy's own number. Else an expression where
-    /// `$` stands for the run.
+    /// Curves: loss, accuracy, test_loss, rate, members, or a strategy metric. Bars and points: an expression
+    /// in which `$` is replaced by the name of the run.
     pub y: String,
     #[serde(default)]
     pub y_label: String,
-    /// Curves: which runs.
+    /// Curves: the runs.
     #[serde(default)]
     pub runs: Vec<String>,
-    /// Bars and points: each of `series` on each of `groups`; `$` stands for its name.
+    /// Bars and points: the runs `series@group` of every series and every group.
     #[serde(default)]
     pub series: Vec<String>,
     #[serde(default)]
@@ -167,58 +168,67 @@ pub struct Figure {
 pub enum Kind {
     Curves,
     Bars,
-    /// Groups are numbers, joined by lines.
+    /// Like bars, but groups are numbers on the x axis and each series is a line.
     Points,
 }
 
 impl Experiment {
-    /// Reads an experiment; the sentence names line and field.
-    pub fn from_toml(from: &str, text: &str) -> Result<Experiment, String> {
-        let experiment: Experiment = toml::from_str(text).map_err(|error| {
-            format!("{from}, {}", paceline_job::job::toml_sentence(text, &error))
-        })?;
-        experiment.check().map_err(|sentence| format!("{from}: {sentence}"))?;
+    /// Parses and checks an experiment; `from` is its name or path, for error messages.
+    pub fn from_toml(from: &str, text: &str) -> Result<Experiment, ExperimentError> {
+        let experiment: Experiment =
+            toml::from_str(text).map_err(|error| ExperimentError::Syntax {
+                experiment: from.to_owned(),
+                message: paceline_job::job::toml_sentence(text, &error),
+            })?;
+        let invalid = |source| ExperimentError::Invalid { experiment: from.to_owned(), source };
+        experiment.check().map_err(invalid)?;
         Ok(experiment)
     }
 
-    pub fn size(&self, name: &str) -> Result<&Size, String> {
+    pub fn size(&self, name: &str) -> Result<&Size, DefinitionError> {
         let known = || self.sizes.keys().map(String::as_str);
         let names = known().collect::<Vec<_>>().join(", ");
-        self.sizes
-            .get(name)
-            .ok_or_else(|| unknown("size", name, known(), &format!("{} has: {names}", self.name)))
+        let otherwise = format!("{} has: {names}", self.name);
+        self.sizes.get(name).ok_or_else(|| unknown_name("size", name, known(), &otherwise))
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), DefinitionError> {
         for group in &self.runs {
             for recipe in &group.recipes {
                 let known = self.recipes.keys().map(String::as_str);
                 self.recipes.get(recipe).ok_or_else(|| {
-                    unknown("recipe", recipe, known, "give it a [recipe.\"...\"]")
+                    unknown_name("recipe", recipe, known, "add a table [recipe.\"...\"]")
                 })?;
             }
             for cluster in group.clusters.iter().chain(&group.tuned_on) {
                 let known = self.clusters.keys().map(String::as_str);
                 self.clusters.get(cluster).ok_or_else(|| {
-                    unknown("cluster", cluster, known, "give it a [cluster.\"...\"]")
+                    unknown_name("cluster", cluster, known, "add a table [cluster.\"...\"]")
                 })?;
             }
             if group.best.is_some() && group.rates.is_empty() {
-                return Err("runs with `best` need `rates` to choose from".into());
+                return Err(DefinitionError::NoRates);
             }
         }
+        self.check_sizes()?;
+        let checker = Checker::new(self.run_names());
+        self.claims.iter().try_for_each(|claim| claims::check(claim, &checker))?;
+        self.figures.iter().try_for_each(|figure| figures::check(figure, &checker))
+    }
+
+    fn check_sizes(&self) -> Result<(), DefinitionError> {
         for (name, size) in &self.sizes {
             if size.seeds.is_empty() {
-                return Err(format!("size.{name}: give at least one seed"));
+                return Err(DefinitionError::NoSeeds { size: name.clone() });
             }
             if let Some(seed) = repeated(&size.seeds) {
-                return Err(format!("size.{name}: the seed {seed} is there twice, give each once"));
+                return Err(DefinitionError::RepeatedSeed { size: name.clone(), seed });
             }
             let known = || self.recipes.keys().chain(self.clusters.keys()).map(String::as_str);
-            for left_out in size.without.iter().chain(size.clusters.keys()) {
-                if !known().any(|known| known == left_out) {
+            for named in size.without.iter().chain(size.clusters.keys()) {
+                if !known().any(|known| known == named) {
                     let otherwise = format!("size.{name} names recipes and clusters of this file");
-                    return Err(unknown("recipe or cluster", left_out, known(), &otherwise));
+                    return Err(unknown_name("recipe or cluster", named, known(), &otherwise));
                 }
             }
         }
@@ -227,12 +237,10 @@ impl Experiment {
         for size in sizes.chain(self.figures.iter().flat_map(|figure| &figure.sizes)) {
             self.size(size)?;
         }
-        let checker = Checker::new(self.run_names());
-        self.claims.iter().try_for_each(|claim| claims::check(claim, &checker))?;
-        self.figures.iter().try_for_each(|figure| figures::check(figure, &checker))
+        Ok(())
     }
 
-    /// What runs can be called, whatever the size leaves out.
+    /// The names of all runs of all sizes.
     fn run_names(&self) -> impl Iterator<Item = String> {
         self.runs.iter().flat_map(|group| {
             let grids = self.sizes.values().flat_map(|size| &size.rates);
@@ -251,13 +259,22 @@ impl Experiment {
     }
 }
 
-/// A seed that is there more than once.
+fn unknown_name<'a>(
+    what: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str>,
+    otherwise: &str,
+) -> DefinitionError {
+    DefinitionError::UnknownName(unknown(what, name, known, otherwise).to_string())
+}
+
+/// The first seed that is listed more than once.
 pub fn repeated(seeds: &[u64]) -> Option<u64> {
     let is_repeated = |(i, seed): &(usize, &u64)| seeds[..*i].contains(seed);
     seeds.iter().enumerate().find(is_repeated).map(|(_, seed)| *seed)
 }
 
-/// Whether something that names its sizes belongs to this one.
-pub(crate) fn belongs(sizes: &[String], size: &str) -> bool {
+/// Whether a list of sizes contains this one; an empty list means all sizes.
+pub(crate) fn is_in_size(sizes: &[String], size: &str) -> bool {
     sizes.is_empty() || sizes.iter().any(|one| one == size)
 }

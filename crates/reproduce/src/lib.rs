@@ -1,12 +1,14 @@
-//! Papers' claims, checked: an experiment file says what is run and what is claimed, and this room
-//! runs it in the simulator, decides by the file's own rules, and draws what came out.
+//! Checks the claims of papers: runs an experiment file in the simulator, decides each claim by the file's
+//! own rules, and draws the results.
 
 pub mod claims;
+pub mod error;
+pub mod execute;
 pub mod experiment;
 pub mod experiments;
 pub mod figures;
 pub mod noise;
-pub mod perform;
+
 pub mod report;
 pub mod result;
 pub mod runs;
@@ -14,8 +16,9 @@ pub mod store;
 mod summary;
 
 pub use claims::{Finding, Verdict};
+pub use error::{DefinitionError, ExecuteError, ExperimentError, StoreError};
+pub use execute::{Progress, RunContext, execute};
 pub use experiment::Experiment;
-pub use perform::{Progress, perform};
 pub use result::{Measurement, Results};
-pub use runs::{Limits, Run};
+pub use runs::{Run, RunFilter};
 pub use store::Store;

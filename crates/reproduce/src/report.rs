@@ -1,18 +1,19 @@
-//! What came of an experiment: one table for the terminal, one page with figures.
+//! The report of an experiment: a table for the terminal, and a page with tables and figures.
 
 use std::sync::Arc;
 
-use paceline_watch::article::{Article, Sheet};
+use paceline_watch::article::{Article, CaptionedTable};
 use paceline_watch::figure::Figure;
 use paceline_watch::table::table;
 
 use crate::claims::{Finding, Verdict, decide};
+use crate::error::{DefinitionError, ExperimentError};
 use crate::experiment::Experiment;
 use crate::figures::draw;
 use crate::result::{Measurement, Results};
 
-/// An experiment that has been run.
-pub struct Told<'a> {
+/// The results and findings of an experiment.
+pub struct ExperimentReport<'a> {
     pub experiment: &'a Experiment,
     pub size: &'a str,
     pub seeds: &'a [u64],
@@ -20,17 +21,18 @@ pub struct Told<'a> {
     pub findings: Vec<Finding>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> ExperimentReport<'a> {
+    /// Decides the claims of an experiment by its results.
     pub fn new(
         experiment: &'a Experiment,
         size: &'a str,
         seeds: &'a [u64],
         results: Results,
-    ) -> Result<Told<'a>, String> {
+    ) -> Result<ExperimentReport<'a>, ExperimentError> {
         let results = Arc::new(results);
-        let findings = decide(experiment, size, seeds, &results)
-            .map_err(|sentence| format!("{}: {sentence}", experiment.name))?;
-        Ok(Told { experiment, size, seeds, results, findings })
+        let findings = decide(experiment, size, seeds, &results);
+        let findings = findings.map_err(|source| invalid(experiment, source))?;
+        Ok(ExperimentReport { experiment, size, seeds, results, findings })
     }
 
     fn claims(&self) -> Vec<Vec<String>> {
@@ -41,7 +43,7 @@ impl<'a> Told<'a> {
         self.findings.iter().map(row).collect()
     }
 
-    /// For the terminal.
+    /// The table of claims, for the terminal.
     pub fn text(&self) -> String {
         let Experiment { title, paper, .. } = self.experiment;
         let table = table(&["claim", "paper", "ours", "verdict"], &self.claims(), &[]);
@@ -57,14 +59,15 @@ impl<'a> Told<'a> {
         }
     }
 
-    pub fn figures(&self) -> Result<Vec<Figure>, String> {
-        draw(self.experiment, self.size, self.seeds, &self.results)
+    pub fn figures(&self) -> Result<Vec<Figure>, ExperimentError> {
+        let figures = draw(self.experiment, self.size, self.seeds, &self.results);
+        figures.map_err(|source| invalid(self.experiment, source))
     }
 
-    /// The page.
-    pub fn html(&self, command: &str) -> Result<String, String> {
-        let claims = Sheet {
-            caption: format!("What the paper claims, and what came out ({})", self.size()),
+    /// The page; `command` is the command line that reproduces it.
+    pub fn html(&self, command: &str) -> Result<String, ExperimentError> {
+        let claims = CaptionedTable {
+            caption: format!("Claims of the paper and our results ({})", self.size()),
             header: ["claim", "paper", "ours", "verdict", "holds if"].map(str::to_owned).to_vec(),
             rows: self
                 .claims()
@@ -77,7 +80,7 @@ impl<'a> Told<'a> {
                 .collect(),
             numbers: vec![],
         };
-        let runs = Sheet {
+        let runs = CaptionedTable {
             caption: "All runs, means over the seeds".to_owned(),
             header: ROW_HEADER.map(str::to_owned).to_vec(),
             rows: rows(self.seeds, &self.results),
@@ -87,17 +90,20 @@ impl<'a> Told<'a> {
         };
         let figures = self.figures()?;
         let mut notes = self.experiment.about.clone();
-        notes.push(format!("Time is virtual, gradients are real. Again: {command}"));
+        notes.push(format!(
+            "Times are simulated, gradients are real. To repeat the experiment: {command}"
+        ));
         notes.extend(self.results.remarks.iter().map(|remark| format!("Note: {remark}.")));
         for finding in &self.findings {
-            if let Verdict::NotRun(sentence) = &finding.verdict {
-                notes.push(format!("\"{}\" was not decided: {sentence}", finding.name));
+            if let Verdict::NotRun { run } = &finding.verdict {
+                let name = &finding.name;
+                notes.push(format!("\"{name}\" was not decided: the run `{run}` has no result"));
             }
         }
         let article = Article {
             title: format!("{}: {}", self.experiment.title, self.experiment.paper),
-            remarks: self.results.failures.clone(),
-            sheets: vec![claims, runs],
+            remarks: self.results.failures.iter().map(ToString::to_string).collect(),
+            tables: vec![claims, runs],
             figures,
             notes,
         };
@@ -105,7 +111,11 @@ impl<'a> Told<'a> {
     }
 }
 
-/// All runs in a table: means over the seeds.
+fn invalid(experiment: &Experiment, source: DefinitionError) -> ExperimentError {
+    ExperimentError::Invalid { experiment: experiment.name.clone(), source }
+}
+
+/// One row per run, with means over the seeds.
 fn rows(seeds: &[u64], results: &Results) -> Vec<Vec<String>> {
     let mut names: Vec<&str> = results.all().map(|result| result.run.as_str()).collect();
     names.dedup();

@@ -1,4 +1,4 @@
-//! What a run came to, small enough to be kept.
+//! The results of runs, small enough to be stored with the code.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,29 @@ use paceline_runtime::{Line, Reader, Record};
 use paceline_watch::{Curves, Point};
 use serde::{Deserialize, Serialize};
 
-/// One run's result: a line of a file of results.
+use crate::error::RunFailure;
+
+/// The metrics and curves of one run with one seed; one line of a results file.
+///
+/// Claims and figures read them by name, through [`Measurement::metric`] and [`Measurement::at`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
+    /// The name of the run: `recipe@cluster` or `recipe/rate@cluster`.
     pub run: String,
     pub seed: u64,
-    /// Which job on which cluster it was.
+    /// A digest of job and cluster ([`crate::Run::key`]): a result with another key is outdated.
     pub key: String,
+    /// The version of the code that produced the result.
     pub commit: String,
+    /// The command line that repeats this run.
     pub command: String,
-    /// Whether it was trained on another cluster and only timed on this one.
+    /// Whether the training was reused from another cluster and only timed on this one.
     pub retimed: bool,
+    /// The learning rate.
     pub rate: f32,
+    /// The duration of the run in virtual seconds.
     pub seconds: f64,
+    /// The virtual seconds until the target was reached, if it was.
     pub to_target: Option<f64>,
     #[serde(deserialize_with = "number")]
     pub loss: f64,
@@ -29,38 +39,42 @@ pub struct Measurement {
     pub bytes: u64,
     pub rounds: u64,
     pub epochs: f64,
+    /// The mean period, for strategies that have one.
     pub period: Option<f64>,
-    /// The part of its time that a worker computes: the mean over workers, and the least.
+    /// The fraction of the time that workers compute: mean and minimum over workers.
     pub busy: f64,
     pub busy_least: f64,
+    /// The maximum over all gradients.
     pub staleness: u64,
+    /// A message if training diverged.
     pub diverged: Option<String>,
-    /// By name: seconds, epochs and value of each point.
+    /// Curves by name; a point is seconds, epochs and value.
     pub curves: BTreeMap<String, Vec<[f64; 3]>>,
 }
 
-/// A curve has so many points at most; scores are all kept.
+/// The maximal number of stored points of a curve, except for evaluations, which are all stored.
 const POINTS: usize = 40;
 
-/// Reads a journal into the curves that are kept.
+/// Reads a journal and records the curves of a measurement.
 #[derive(Default)]
-pub struct Kept {
+pub struct CurveRecorder {
     curves: Curves,
+    /// Seconds, samples and members at each change of view.
     members: Vec<[f64; 3]>,
 }
 
-impl Reader for Kept {
+impl Reader for CurveRecorder {
     fn read(&mut self, line: &Line) {
         self.curves.read(line);
         if let Record::View { members, .. } = &line.record {
             let samples = self.curves.samples() as f64;
-            // Epochs are filled in when it is known how long they are.
+            // Samples are converted to epochs in `curves`, where the length of an epoch is known.
             self.members.push([line.at.as_secs_f64(), samples, members.len() as f64]);
         }
     }
 }
 
-impl Kept {
+impl CurveRecorder {
     pub fn curves(&self, samples_per_epoch: u64) -> BTreeMap<String, Vec<[f64; 3]>> {
         let mut all = BTreeMap::new();
         let mut keep = |name: &str, points: &[Point], points_max: usize| {
@@ -80,7 +94,7 @@ impl Kept {
             let epochs = |point: &[f64; 3]| {
                 [short(point[0]), short(point[1] / samples_per_epoch as f64), point[2]]
             };
-            // A growth by many is a view for each: the last of one moment is what counts.
+            // When several workers join at once, each of them makes a view; only the last of these counts.
             let mut members: Vec<[f64; 3]> = Vec::new();
             for point in self.members.iter().map(epochs) {
                 members.pop_if(|last| last[1] == point[1]);
@@ -92,7 +106,7 @@ impl Kept {
     }
 }
 
-/// Means of neighbours. What is no number has no place in a file: JSON knows none.
+/// Averages neighboring points. Non-finite values are omitted, because JSON cannot represent them.
 fn thinned(points: &[Point], points_max: usize) -> Vec<[f64; 3]> {
     let finite: Vec<Point> =
         points.iter().filter(|point| point.value.is_finite()).copied().collect();
@@ -104,14 +118,14 @@ fn thinned(points: &[Point], points_max: usize) -> Vec<[f64; 3]> {
     finite.chunks(each).map(mean).collect()
 }
 
-/// Five digits are more than a figure shows.
+/// Rounds to five significant digits, more than a figure shows.
 fn short(x: f64) -> f64 {
     format!("{x:.4e}").parse().unwrap_or(f64::NAN)
 }
 
 impl Measurement {
-    /// What stands for any result of a run while rules are checked.
-    pub(crate) fn made_up(run: String) -> Measurement {
+    /// A result with plausible numbers, for checking expressions before any run.
+    pub(crate) fn placeholder(run: String) -> Measurement {
         Measurement {
             run,
             seed: 0,
@@ -136,6 +150,7 @@ impl Measurement {
         }
     }
 
+    /// The measurement of a run that ended; the caller fills in `commit`, `command` and `retimed`.
     pub fn new(
         run: &crate::Run,
         outcome: &RunResult,
@@ -166,18 +181,20 @@ impl Measurement {
         }
     }
 
-    /// A number by its name. What a run never reaches is infinite, and what it costs to come apart is too:
-    /// a diverged run is neither fast nor cheap.
+    /// A metric by its name; `None` if there is no such metric.
+    ///
+    /// The time to a target that was not reached is infinite. So are time, bytes, epochs and loss of a diverged run,
+    /// so that no claim counts it as fast or cheap.
     pub fn metric(&self, name: &str) -> Option<f64> {
-        let gone = self.diverged.is_some();
+        let diverged = self.diverged.is_some();
         Some(match name {
-            "seconds" | "bytes" | "epochs" if gone => f64::INFINITY,
+            "seconds" | "bytes" | "epochs" if diverged => f64::INFINITY,
             "seconds" => self.seconds,
             "target_epochs" => self.target_epochs().unwrap_or(f64::INFINITY),
             "target_time" => self.to_target.unwrap_or(f64::INFINITY),
-            "loss" if gone => f64::INFINITY,
+            "loss" if diverged => f64::INFINITY,
             "loss" => self.loss,
-            "accuracy" if gone || self.accuracy.is_nan() => 0.0,
+            "accuracy" if diverged || self.accuracy.is_nan() => 0.0,
             "accuracy" => self.accuracy,
             "bytes" => self.bytes as f64,
             "rounds" => self.rounds as f64,
@@ -187,13 +204,13 @@ impl Measurement {
             "busy_least" => self.busy_least,
             "staleness" => self.staleness as f64,
             "rate" => f64::from(self.rate),
-            "diverged" => f64::from(u8::from(gone)),
+            "diverged" => f64::from(u8::from(diverged)),
             _ => return None,
         })
     }
 
-    /// A curve where its seconds (column 0) or epochs (column 1) are `x`, between points by interpolation,
-    /// after the last as there; before the first there is nothing.
+    /// The point of a curve at which seconds (column 0) or epochs (column 1) equal `x`: interpolated between points,
+    /// the last point after the end, `None` before the first.
     pub fn at(&self, curve: &str, column: usize, x: f64) -> Option<[f64; 3]> {
         let points = self.curves.get(curve)?;
         match points.iter().position(|point| point[column] >= x) {
@@ -207,19 +224,19 @@ impl Measurement {
         }
     }
 
-    /// A curve's value there. Before the first point, and of a run that came apart, the worst there is.
+    /// The value of a curve at `x`; the worst possible value before the first point and for a diverged run.
     pub fn value_at(&self, curve: &str, column: usize, x: f64) -> f64 {
         let worst = if curve == "accuracy" { 0.0 } else { f64::INFINITY };
         let point = self.at(curve, column, x).filter(|_| self.diverged.is_none());
         point.map_or(worst, |point| point[2])
     }
 
-    /// How many epochs it took to the target.
+    /// The number of epochs until the target was reached.
     fn target_epochs(&self) -> Option<f64> {
         Some(self.at("loss", 0, self.to_target?)?[1])
     }
 
-    /// How long the k-th epoch took, counted from 1: scores are made when an epoch ends.
+    /// The duration of the k-th epoch, counted from 1; every epoch ends with an evaluation.
     pub fn epoch_seconds(&self, k: usize) -> Option<f64> {
         let ends = self.curves.get("accuracy")?;
         let end = ends.get(k.checked_sub(1)?)?[0];
@@ -228,13 +245,13 @@ impl Measurement {
     }
 }
 
-/// Results by run and seed.
+/// Measurements by run and seed.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
     runs: BTreeMap<String, BTreeMap<u64, Measurement>>,
-    /// What the reader of a table must know, and what failed.
+    /// Notes for readers of the results.
     pub remarks: Vec<String>,
-    pub failures: Vec<String>,
+    pub failures: Vec<RunFailure>,
 }
 
 impl Results {
@@ -269,13 +286,13 @@ mod tests {
     }
 
     #[test]
-    fn curves_are_thinned_to_means_and_hold_only_numbers() {
+    fn curves_are_thinned_to_means_and_omit_non_finite_values() {
         let points: Vec<Point> = (0..100).map(|i| point(f64::from(i), f64::from(i))).collect();
 
         assert_eq!(thinned(&points, 40)[0], [10.0, 1.0, 1.0]);
         assert_eq!(thinned(&points, 40).len(), 34);
         assert_eq!(thinned(&points, usize::MAX).len(), 100);
-        let apart = [point(1.0, 2.0), point(2.0, f64::NAN), point(3.0, f64::INFINITY)];
-        assert_eq!(thinned(&apart, 40), [[10.0, 1.0, 2.0]]);
+        let diverged = [point(1.0, 2.0), point(2.0, f64::NAN), point(3.0, f64::INFINITY)];
+        assert_eq!(thinned(&diverged, 40), [[10.0, 1.0, 2.0]]);
     }
 }

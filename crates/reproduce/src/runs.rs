@@ -1,11 +1,12 @@
-//! The runs that an experiment of some size asks for, each with its whole job and cluster.
+//! The runs of an experiment in one size, each with its complete job and scenario.
 
 use paceline_job::Job;
 use paceline_runtime::journal;
 use paceline_sim::Scenario;
 use toml::{Table, Value};
 
-use crate::experiment::{Best, Experiment, Group, Size, belongs};
+use crate::error::DefinitionError;
+use crate::experiment::{Best, Experiment, Group, Size, is_in_size};
 
 /// One training on one cluster with one seed.
 #[derive(Clone, Debug)]
@@ -14,89 +15,103 @@ pub struct Run {
     pub name: String,
     pub job: Job,
     pub scenario: Scenario,
-    /// So many times the slowest worker's gradient a dense exchange takes, in place of a bandwidth.
+    /// The duration of a dense exchange as a multiple of the slowest worker's gradient; sets the bandwidth.
     pub exchange: Option<f64>,
     pub until_target: bool,
 }
 
-/// A rate to be found: the runs among which it is, and the runs that then take it.
+/// The choice of a learning rate.
 #[derive(Clone, Debug)]
 pub struct Tuning {
     pub best: Best,
+    /// One run per learning rate.
     pub candidates: Vec<Run>,
+    /// The runs that use the best rate.
     pub then: Vec<Run>,
 }
 
-/// What an experiment asks for.
+/// All runs of an experiment in one size.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
     pub plain: Vec<Run>,
     pub tunings: Vec<Tuning>,
 }
 
-/// Which of the runs are wanted, and with which seeds; empty: all.
+/// Selects runs and seeds; an empty list means all runs, or the seeds of the experiment.
 #[derive(Clone, Debug, Default)]
-pub struct Limits {
+pub struct RunFilter {
+    /// Complete names of runs, or parts of names without an `@`.
     pub only: Vec<String>,
     pub seeds: Vec<u64>,
 }
 
-/// Learning rates are chosen with a seed that no claim is decided by.
+/// Learning rates are chosen with this seed, which no claim uses.
 pub const SEED_TUNING: u64 = 1_000;
 
-impl Limits {
-    fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| is_meant(only, name))
+impl RunFilter {
+    fn includes(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| matches_name(only, name))
     }
 
-    /// Whether a run that is only for finding a rate is wanted for its own sake.
-    fn asks_for(&self, name: &str) -> bool {
+    /// Whether the filter gives the complete name of this run.
+    fn names(&self, name: &str) -> bool {
         self.only.iter().any(|only| only == name)
     }
 
+    /// The seeds to run in this size.
     pub fn seeds(&self, size: &Size) -> Vec<u64> {
         if self.seeds.is_empty() { size.seeds.clone() } else { self.seeds.clone() }
     }
 }
 
-/// A whole name means that run; a part of one, all that have it.
-fn is_meant(only: &str, name: &str) -> bool {
+/// A complete name matches only that run; a part of a name matches all runs that contain it.
+fn matches_name(only: &str, name: &str) -> bool {
     if only.contains('@') && !only.starts_with('@') { only == name } else { name.contains(only) }
 }
 
 impl Runs {
-    /// How many there are, those for finding rates included.
+    /// The number of runs, including candidates of tunings.
     pub fn count(&self) -> usize {
         let tunings = self.tunings.iter();
         let tuned: usize = tunings.map(|tuning| tuning.candidates.len() + tuning.then.len()).sum();
         self.plain.len() + tuned
     }
 
-    pub fn of(experiment: &Experiment, size_name: &str, limits: &Limits) -> Result<Runs, String> {
+    /// The runs of an experiment in one size that pass the filter.
+    pub fn of(
+        experiment: &Experiment,
+        size_name: &str,
+        filter: &RunFilter,
+    ) -> Result<Runs, DefinitionError> {
         let size = experiment.size(size_name)?;
         let mut runs = Runs::default();
-        for group in experiment.runs.iter().filter(|group| belongs(&group.sizes, size_name)) {
-            let is_in = |name: &&String| !size.without.contains(name);
-            for recipe in group.recipes.iter().filter(is_in) {
-                let clusters: Vec<&String> = group.clusters.iter().filter(is_in).collect();
-                let maker = Maker { experiment, size, group, recipe };
-                maker.add(&clusters, limits, &mut runs)?;
+        for group in experiment.runs.iter().filter(|group| is_in_size(&group.sizes, size_name)) {
+            let is_included = |name: &&String| !size.without.contains(name);
+            for recipe in group.recipes.iter().filter(is_included) {
+                let clusters: Vec<&String> = group.clusters.iter().filter(is_included).collect();
+                let builder = RunBuilder { experiment, size, group, recipe };
+                builder.add(&clusters, filter, &mut runs)?;
             }
         }
         Ok(runs)
     }
 }
 
-/// Makes the runs of one recipe of one group.
-struct Maker<'a> {
+/// Builds the runs of one recipe of one group.
+struct RunBuilder<'a> {
     experiment: &'a Experiment,
     size: &'a Size,
     group: &'a Group,
     recipe: &'a str,
 }
 
-impl Maker<'_> {
-    fn add(&self, clusters: &[&String], limits: &Limits, runs: &mut Runs) -> Result<(), String> {
+impl RunBuilder<'_> {
+    fn add(
+        &self,
+        clusters: &[&String],
+        filter: &RunFilter,
+        runs: &mut Runs,
+    ) -> Result<(), DefinitionError> {
         let recipe = self.recipe;
         let mut then = Vec::new();
         for cluster in clusters {
@@ -111,10 +126,10 @@ impl Maker<'_> {
                     Some(rate) => format!("{recipe}/{rate}@{cluster}"),
                     None => format!("{recipe}@{cluster}"),
                 };
-                if !limits.wants(&name) {
+                if !filter.includes(&name) {
                     continue;
                 }
-                for seed in limits.seeds(self.size) {
+                for seed in filter.seeds(self.size) {
                     then.push(self.run(name.clone(), cluster, rate, seed)?);
                 }
             }
@@ -123,7 +138,18 @@ impl Maker<'_> {
             runs.plain.extend(then);
             return Ok(());
         };
-        // Each cluster has its own best rate, unless one stands for all.
+        self.add_tunings(clusters, (best, then), filter, runs)
+    }
+
+    fn add_tunings(
+        &self,
+        clusters: &[&String],
+        (best, then): (Best, Vec<Run>),
+        filter: &RunFilter,
+        runs: &mut Runs,
+    ) -> Result<(), DefinitionError> {
+        let recipe = self.recipe;
+        // Each cluster has its own best rate, unless `tuned_on` names one cluster for all.
         let groups: Vec<(String, Vec<Run>)> = match &self.group.tuned_on {
             Some(on) => vec![(on.clone(), then)],
             None => {
@@ -138,8 +164,8 @@ impl Maker<'_> {
         for (on, then) in groups {
             for rate in self.grid() {
                 let name = format!("{recipe}/{rate}@{on}");
-                if limits.asks_for(&name) {
-                    for seed in limits.seeds(self.size) {
+                if filter.names(&name) {
+                    for seed in filter.seeds(self.size) {
                         runs.plain.push(self.run(name.clone(), &on, Some(*rate), seed)?);
                     }
                 }
@@ -157,7 +183,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// What the best rate is chosen from.
+    /// The candidates for the best rate.
     fn grid(&self) -> &[f64] {
         if self.size.rates.is_empty() { &self.group.rates } else { &self.size.rates }
     }
@@ -168,7 +194,7 @@ impl Maker<'_> {
         cluster: &str,
         rate: Option<f64>,
         seed: u64,
-    ) -> Result<Run, String> {
+    ) -> Result<Run, DefinitionError> {
         let (experiment, size) = (self.experiment, self.size);
         let mut job = experiment.job.clone();
         merge(&mut job, &size.job);
@@ -184,19 +210,22 @@ impl Maker<'_> {
             Some(Value::Float(exchange)) if exchange > 0.0 && exchange < 1e6 => Some(exchange),
             Some(Value::Integer(exchange @ 1..1_000_000)) => Some(exchange as f64),
             Some(other) => {
-                return Err(format!(
-                    "cluster {cluster}: exchange = {other}: give a number above zero, as 0.3"
-                ));
+                let (cluster, value) = (cluster.to_owned(), other.to_string());
+                return Err(DefinitionError::Exchange { cluster, value });
             }
         };
-        let mut job: Job = job.try_into().map_err(|error: toml::de::Error| {
-            format!("recipe {}: {}", self.recipe, error.message())
-        })?;
+        let mut job: Job =
+            job.try_into().map_err(|error: toml::de::Error| DefinitionError::Recipe {
+                recipe: self.recipe.to_owned(),
+                message: error.message().to_owned(),
+            })?;
+        let in_cluster =
+            |message| DefinitionError::Cluster { cluster: cluster.to_owned(), message };
         let mut scenario: Scenario = scenario
             .try_into()
-            .map_err(|error: toml::de::Error| format!("cluster {cluster}: {}", error.message()))?;
+            .map_err(|error: toml::de::Error| in_cluster(error.message().to_owned()))?;
         scenario.name = cluster.to_owned();
-        scenario.check().map_err(|sentence| format!("cluster {cluster}: {sentence}"))?;
+        scenario.check().map_err(|error| in_cluster(error.to_string()))?;
         job.seed = seed;
         if let Some(rate) = rate {
             job.learning_rate = Some(rate as f32);
@@ -210,19 +239,19 @@ impl Run {
         self.job.learning_rate.unwrap_or(f32::NAN)
     }
 
-    /// The same for the same job on the same cluster: what has been run need not be run again.
+    /// A digest of job and cluster; a stored result with the same key is still valid.
     pub fn key(&self) -> String {
         let parts = (&self.job, &self.scenario, self.exchange, self.until_target);
         digest(&serde_json::to_string(&parts).expect("plain data has a JSON form"))
     }
 
-    /// The same for runs that learn the same if they read no clock.
+    /// A digest that is equal for runs with the same training, provided that the strategy does not read the clock.
     pub fn training_key(&self) -> String {
         let parts = (&self.job, self.scenario.workers, self.until_target);
         digest(&serde_json::to_string(&parts).expect("plain data has a JSON form"))
     }
 
-    /// Whether all workers stay from beginning to end.
+    /// Whether the members never change.
     pub fn is_steady(&self) -> bool {
         let s = &self.scenario;
         s.crashes.is_empty()
@@ -238,7 +267,7 @@ fn digest(text: &str) -> String {
     format!("{:016x}", journal::digest(text))
 }
 
-/// What `over` says takes the place of what `table` says; tables in tables likewise.
+/// Merges `over` into `table`, recursively; a table with a `kind` replaces the old one entirely.
 fn merge(table: &mut Table, over: &Table) {
     for (name, value) in over {
         match (table.get_mut(name), value) {
@@ -283,14 +312,14 @@ mod tests {
         best = "time"
     "#;
 
-    fn runs(limits: &Limits) -> Runs {
-        let experiment = Experiment::from_toml("small", SMALL).expect("it is sound");
-        Runs::of(&experiment, "quick", limits).expect("it is sound")
+    fn runs(filter: &RunFilter) -> Runs {
+        let experiment = Experiment::from_toml("small", SMALL).expect("the experiment is valid");
+        Runs::of(&experiment, "quick", filter).expect("the runs are valid")
     }
 
     #[test]
-    fn every_recipe_meets_every_cluster_with_every_seed() {
-        let runs = runs(&Limits::default());
+    fn every_recipe_runs_on_every_cluster_with_every_seed() {
+        let runs = runs(&RunFilter::default());
 
         let names: Vec<&str> = runs.plain.iter().map(|run| run.name.as_str()).collect();
         assert_eq!(names, ["ssgd@slow", "ssgd@slow", "ssgd@fast", "ssgd@fast"]);
@@ -301,8 +330,8 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_chosen_with_a_seed_that_decides_nothing() {
-        let runs = runs(&Limits::default());
+    fn a_rate_is_chosen_with_a_separate_seed() {
+        let runs = runs(&RunFilter::default());
 
         assert_eq!(runs.tunings.len(), 2);
         let tuning = &runs.tunings[0];
@@ -312,8 +341,8 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_differ_in_the_network_alone_learn_the_same() {
-        let runs = runs(&Limits::default());
+    fn runs_that_differ_only_in_the_network_share_a_training() {
+        let runs = runs(&RunFilter::default());
         let (slow, fast) = (&runs.plain[0], &runs.plain[2]);
 
         assert_ne!(slow.key(), fast.key());
@@ -321,14 +350,14 @@ mod tests {
         assert_ne!(
             slow.training_key(),
             runs.plain[1].training_key(),
-            "other seeds learn otherwise"
+            "other seeds need another training"
         );
     }
 
     #[test]
-    fn only_what_is_wanted_is_run() {
-        let limits = Limits { only: vec!["abs@fast".into()], seeds: vec![7] };
-        let runs = runs(&limits);
+    fn a_filter_selects_runs_and_seeds() {
+        let filter = RunFilter { only: vec!["abs@fast".into()], seeds: vec![7] };
+        let runs = runs(&filter);
 
         assert!(runs.plain.is_empty());
         assert_eq!(runs.tunings.len(), 1);
@@ -336,8 +365,8 @@ mod tests {
     }
 
     #[test]
-    fn what_an_experiment_gets_wrong_is_told_in_a_sentence() {
-        for (right, wrong, sentence) in [
+    fn mistakes_in_an_experiment_are_reported() {
+        for (right, wrong, message) in [
             (
                 "recipes = [\"ssgd\"]",
                 "recipes = [\"sgd\"]",
@@ -347,16 +376,16 @@ mod tests {
             (
                 "seeds = [1, 2]",
                 "seeds = [1, 2, 1]",
-                "size.quick: the seed 1 is there twice, give each once",
+                "size.quick: the seed 1 is listed twice; list each seed once",
             ),
             ("best = \"time\"", "bset = \"time\"", "unknown field `bset`"),
         ] {
             let error = Experiment::from_toml("small", &SMALL.replace(right, wrong)).unwrap_err();
-            assert!(error.contains(sentence), "{error}");
+            assert!(error.to_string().contains(message), "{error}");
         }
         let wrong = SMALL.replace("jitter = 0.1", "jiter = 0.1");
-        let experiment = Experiment::from_toml("small", &wrong).expect("tables are read later");
-        let error = Runs::of(&experiment, "quick", &Limits::default()).unwrap_err();
-        assert!(error.starts_with("cluster slow: unknown field `jiter`"), "{error}");
+        let experiment = Experiment::from_toml("small", &wrong).expect("clusters are parsed later");
+        let error = Runs::of(&experiment, "quick", &RunFilter::default()).unwrap_err();
+        assert!(error.to_string().starts_with("cluster slow: unknown field `jiter`"), "{error}");
     }
 }

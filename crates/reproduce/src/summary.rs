@@ -1,6 +1,6 @@
-//! What several values come to.
+//! Statistics of several values.
 
-/// Of the values of all seeds.
+/// Statistics over the seeds.
 pub struct Summary {
     pub mean: f64,
     pub low: f64,
@@ -24,7 +24,7 @@ pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The least or the greatest; not a number if one of them is none, for then nothing is known.
+/// The minimum or maximum; NaN if any value is NaN.
 pub fn extreme(values: &[f64], of: fn(f64, f64) -> f64) -> f64 {
     if values.iter().any(|x| x.is_nan()) {
         return f64::NAN;
@@ -32,7 +32,7 @@ pub fn extreme(values: &[f64], of: fn(f64, f64) -> f64) -> f64 {
     values.iter().copied().reduce(of).unwrap_or(f64::NAN)
 }
 
-/// The standard deviation of a sample; one value alone tells nothing of it.
+/// The sample standard deviation; NaN for a single value.
 pub fn deviation(values: &[f64]) -> f64 {
     let mean = mean(values);
     let squares: f64 = values.iter().map(|x| (x - mean) * (x - mean)).sum();

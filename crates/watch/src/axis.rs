@@ -1,6 +1,6 @@
-//! Axes: where a value lies between two ends, and which values are worth a mark.
+//! Axes: map values to positions and choose the ticks.
 
-/// Room for numbers below an axis is scarce; beside it, there is no need for more.
+/// More tick labels than this would overlap below a horizontal axis.
 const TICKS_MAX: usize = 7;
 
 #[derive(Clone, Debug)]
@@ -18,20 +18,20 @@ pub(crate) struct Tick {
 }
 
 impl Axis {
-    /// An axis from one end to the other, a little further if they are as good as the same.
+    /// A linear axis; extended if `from` and `to` are nearly equal.
     pub fn linear(title: impl Into<String>, from: f64, to: f64) -> Axis {
         let to = if to - from > 1e-100 { to } else { from + from.abs().max(1.0) };
         Axis { title: title.into(), from, to, logarithmic: false }
     }
 
-    /// A logarithmic axis; both ends are above 0.
+    /// A logarithmic axis; `from` and `to` must be above 0.
     pub fn logarithmic(title: impl Into<String>, from: f64, to: f64) -> Axis {
-        assert!(from > 0.0 && to >= from, "a logarithm needs ends above 0, not {from} and {to}");
+        assert!(from > 0.0 && to >= from, "a logarithmic axis cannot go from {from} to {to}");
         let (from, to) = if to > 1.02 * from { (from, to) } else { (from / 1.5, to * 1.5) };
         Axis { title: title.into(), from, to, logarithmic: true }
     }
 
-    /// Where a value lies: 0 at one end, 1 at the other.
+    /// The position of a value: 0 at the start of the axis, 1 at its end.
     pub fn place(&self, value: f64) -> f64 {
         if self.logarithmic {
             (value / self.from).ln() / (self.to / self.from).ln()
@@ -42,7 +42,7 @@ impl Axis {
 
     pub fn ticks(&self) -> Vec<Tick> {
         let decades = (self.to / self.from).log10();
-        // Less than a factor of two has too few round numbers, if it has any.
+        // A range of less than a factor of two holds too few round numbers.
         if self.logarithmic && decades > 0.3 {
             self.decade_ticks(decades)
         } else {
@@ -57,7 +57,7 @@ impl Axis {
         let length = |(digit, exponent): (i32, i32)| f64::from(digit) * 10f64.powi(exponent);
         let fits = |step: &(i32, i32)| length(*step) >= rough;
         let step = steps.into_iter().find(fits).unwrap_or((1, exponent + 1));
-        // A whole number of steps, so that no error adds up.
+        // Multiples of the step, so that rounding errors do not accumulate.
         let first = (self.from / length(step) - 1e-9).ceil() as i64;
         let last = (self.to / length(step) + 1e-9).floor() as i64;
         let tick = |i: i64| Tick {
@@ -88,11 +88,11 @@ impl Axis {
     }
 }
 
-/// A value that is a multiple of this power of ten.
+/// Formats a value that is a multiple of `10^exponent`.
 fn decimal(value: f64, exponent: i32) -> String {
     match exponent {
         ..-4 | 6.. if value != 0.0 => {
-            // As many digits as tell it from its neighbors.
+            // Enough digits to distinguish neighboring ticks.
             let digits = (value.abs().log10() + 1e-9).floor() as i32 - exponent;
             format!("{value:.*e}", digits.max(0) as usize)
         }
@@ -100,7 +100,7 @@ fn decimal(value: f64, exponent: i32) -> String {
     }
 }
 
-/// The unit in which so many seconds are a handy number: its name, and its seconds.
+/// The unit in which a duration is a handy number: its name and its length in seconds.
 pub(crate) fn time_unit(seconds: f64) -> (&'static str, f64) {
     match seconds {
         ..2e-3 => ("µs", 1e-6),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_round_numbers_between_the_ends() {
+    fn ticks_are_round_numbers_within_the_axis() {
         let table: [(Axis, &[&str]); 9] = [
             (Axis::linear("", 0.0, 10.0), &["0", "2", "4", "6", "8", "10"]),
             (

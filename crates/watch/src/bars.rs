@@ -1,4 +1,4 @@
-//! A timeline as bars: a piece of SVG, for a place in a drawing.
+//! A timeline as bars: an SVG fragment that is part of a larger drawing.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -7,27 +7,28 @@ use crate::axis::{Axis, time_unit};
 use crate::svg::{INK, cross, fill, rectangle, stroke, text};
 use crate::timeline::{Cell, Timeline};
 
-/// How bars are drawn: in pixels, and until when.
+/// Size and time range of the bars; lengths are in pixels.
 #[derive(Clone, Copy, Debug)]
 pub struct Bars {
     pub width: f64,
-    /// From one row to the next.
+    /// The distance from one row to the next.
     pub pitch: f64,
     pub workers_max: usize,
-    /// Now, unless it says otherwise.
+    /// The end of the time range; `None` means the newest line of the journal.
     pub until: Option<Duration>,
 }
 
-/// Room for ids left of the bars.
+/// Width reserved for worker ids to the left of the bars.
 pub(crate) const IDS: f64 = 24.0;
 
-/// From waiting to computing.
+/// The colors from waiting to computing.
 pub(crate) const SHADES: [&str; 5] = ["#e0e0e0", "#b3b8c1", "#868f9e", "#58657c", "#2b3c5a"];
 
 impl Timeline {
-    /// One bar a worker; the upper left corner is 0, 0, and ids stand to the left of it.
+    /// Draws one bar per worker. The upper left corner is at (0, 0); ids are drawn to the left of it.
     ///
-    /// Dark is computing, light is waiting; shades between are parts of a pixel's time.
+    /// Dark means computing, light means waiting. A shade in between means that the worker computed for
+    /// part of the time that the pixel covers.
     pub fn svg(&self, bars: Bars) -> String {
         let Bars { width, pitch, workers_max, until } = bars;
         let columns = (width.ceil() as usize).max(1);
@@ -88,7 +89,7 @@ pub(crate) fn scale(x: f64, y: f64, width: f64, until: f64) -> String {
     stroke(INK, "", &marks) + &format!(r#"<g text-anchor="middle">{numbers}</g>"#)
 }
 
-/// What the shades mean, beginning at a place.
+/// The legend of the shades; its text starts at (`x`, `y`).
 pub(crate) fn legend(x: f64, y: f64) -> String {
     let swatch = |x: f64, shade: &str| fill(shade, &rectangle(x, y - 8.0, 18.0, 8.0));
     let word = |x: f64, word: &str| text(x, y, "", word);

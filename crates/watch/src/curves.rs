@@ -1,4 +1,4 @@
-//! How a run learns: loss, accuracy, learning rate and notes, over time and over samples.
+//! Loss, accuracy, learning rate and strategy metrics of a run, over time and over epochs.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use paceline_runtime::{Line, Reader, Record, SampleTally};
 pub use crate::series::Point;
 use crate::series::Series;
 
-/// Bins an epoch, as fine as a training loss can be read through its noise.
+/// Finer bins would show more noise than training loss.
 const BINS_PER_EPOCH: u64 = 20;
 
-/// Reads a journal into curves. Its memory grows with the workers, not with the run.
+/// Reads a journal into curves. Memory use grows with the number of workers, not with the length of the run.
 #[derive(Clone, Debug)]
 pub struct Curves {
     tally: SampleTally,
@@ -45,7 +45,7 @@ impl Curves {
         self.test_loss.points()
     }
 
-    /// The part of test samples that is told right, from 0 to 1.
+    /// The test accuracy, from 0 to 1.
     pub fn accuracy(&self) -> &[Point] {
         self.accuracy.points()
     }
@@ -55,17 +55,17 @@ impl Curves {
         self.rate.points()
     }
 
-    /// A strategy's own number, as a mean over workers; empty if nobody noted it.
+    /// A metric noted by the strategy, as a mean over workers; empty if there is no such metric.
     pub fn note(&self, name: &str) -> &[Point] {
         self.notes.get(name).map_or(&[], Series::points)
     }
 
-    /// The names of all that strategies noted.
+    /// The names of all metrics noted by the strategy.
     pub fn notes(&self) -> impl Iterator<Item = &str> {
         self.notes.keys().map(String::as_str)
     }
 
-    /// Samples applied so far. What was lost with a center counts again when it is applied again.
+    /// Samples applied so far. Samples that were lost with a center count again when they are applied again.
     pub fn samples(&self) -> u64 {
         self.tally.samples()
     }
@@ -110,7 +110,7 @@ impl Reader for Curves {
                 if !self.notes.contains_key(name) {
                     self.notes.insert(name.clone(), Series::new(width));
                 }
-                let series = self.notes.get_mut(name).expect("it was put there just now");
+                let series = self.notes.get_mut(name).expect("the series was inserted above");
                 series.add(samples, point, 1.0);
             }
             _ => {}
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_members_record_together_counts_once() {
+    fn samples_that_every_member_records_count_once() {
         let mut curves = curves(true);
 
         for (seconds, from) in [(1, 0), (2, 10)] {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_goes_on_from_the_count_it_adopted() {
+    fn a_newcomer_continues_from_the_count_it_adopted() {
         let mut curves = curves(true);
         read(&mut curves, 1, applied(0, 0, 50, 3.0));
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn apart_everything_counts_but_what_comes_after_the_samples_were_freed() {
+    fn asynchronous_samples_count_unless_their_worker_was_freed_before() {
         let mut curves = curves(false);
 
         read(&mut curves, 1, applied(0, 0, 5, 4.0));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_and_notes_are_told_by_time_and_epochs() {
+    fn scores_and_notes_carry_time_and_epochs() {
         let mut curves = curves(true);
         read(&mut curves, 1, applied(0, 0, 100, 3.0));
 
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_run_goes_on_where_the_samples_before_it_ended() {
+    fn a_resumed_run_continues_the_sample_count() {
         for together in [true, false] {
             let mut curves = curves(together);
             let (loss_first, loss_last) = (None, None);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn one_record_of_a_thinned_journal_stands_for_those_left_out() {
+    fn a_record_of_a_thinned_journal_stands_for_the_omitted_ones() {
         let mut curves = curves(false);
         read(&mut curves, 1, applied(0, 0, 10, 3.0));
 

@@ -1,4 +1,4 @@
-//! Figures as papers have them, that can be read without color: lines with bands, and grouped bars with whiskers.
+//! Figures in the style of papers, legible without color: lines with bands, and grouped bars with whiskers.
 
 mod bars;
 mod hatch;
@@ -11,9 +11,9 @@ use crate::panel::{CHARACTER, FRAME};
 use crate::points::shortened;
 use crate::svg::{BOLD, file, text, xml};
 
-/// A drawing with its title, and the words that belong below it.
+/// A drawing with its title and caption.
 ///
-/// The title is drawn. The caption is not: whoever shows the figure sets it in a face of their own.
+/// The title is part of the drawing. The caption is not: the page that shows the figure prints it as text.
 #[derive(Clone, Debug)]
 pub struct Figure {
     pub title: String,
@@ -23,30 +23,30 @@ pub struct Figure {
 
 #[derive(Clone, Debug)]
 pub enum Drawing {
-    /// Up to a dozen lines stay readable.
+    /// Legible up to a dozen lines.
     Lines { x: Scale, y: Scale, lines: Vec<Line> },
-    /// Every group has one bar of each series; up to 8 series in 9 groups stay readable.
-    Bars { y: Scale, groups: Vec<String>, series: Vec<Bar> },
+    /// Every group has one bar of each series; legible up to 8 series in 9 groups.
+    Bars { y: Scale, groups: Vec<String>, series: Vec<BarSeries> },
 }
 
-/// What an axis is to show; its ends follow from what is drawn.
+/// Label and kind of an axis; its range follows from the data.
 #[derive(Clone, Debug)]
 pub struct Scale {
     pub label: String,
-    /// Values that are not above 0 have no place on a logarithmic axis: lines leave them out, bars have no height.
+    /// A logarithmic axis cannot show values that are not above 0: lines omit them, bars get height 0.
     pub logarithmic: bool,
 }
 
 #[derive(Clone, Debug)]
 pub struct Line {
     pub label: String,
-    /// In order of `x`. What is not finite is left out; a line that ends so is said to have diverged.
-    pub points: Vec<Spot>,
+    /// In order of `x`. Points that are not finite are omitted; if the last one is, the line is labeled as diverged.
+    pub points: Vec<RangePoint>,
 }
 
-/// A mean over seeds, and the range of what was averaged: both ends are `y` if there was one seed.
+/// A mean over seeds with its range; `low` and `high` equal `y` if there is only one seed.
 #[derive(Clone, Copy, Debug)]
-pub struct Spot {
+pub struct RangePoint {
     pub x: f64,
     pub y: f64,
     pub low: f64,
@@ -55,10 +55,10 @@ pub struct Spot {
 
 /// One series of bars.
 #[derive(Clone, Debug)]
-pub struct Bar {
+pub struct BarSeries {
     pub label: String,
-    /// One for each group, whose `x` means nothing. None, and what is not finite, is drawn as an x.
-    pub values: Vec<Option<Spot>>,
+    /// One value per group; its `x` is ignored. A missing or non-finite value is drawn as a cross.
+    pub values: Vec<Option<RangePoint>>,
 }
 
 const WIDTH: f64 = 720.0;
@@ -66,11 +66,11 @@ const HEIGHT: f64 = 400.0;
 const MARGIN: f64 = 12.0;
 const TITLE_PITCH: f64 = 17.0;
 const FOOTNOTE_PITCH: f64 = 14.0;
-/// What a bold character of a title takes, with some reserve.
+/// The width of a bold character of a title, with some reserve.
 const TITLE_CHARACTER: f64 = 7.8;
 
 impl Figure {
-    /// A whole file (SVG, nothing else needed), on white paper.
+    /// A self-contained SVG file with a white background.
     pub fn svg(&self) -> String {
         let Sketch { width, height, body, .. } = self.sketch();
         let caption = match self.caption.as_str() {
@@ -96,7 +96,7 @@ impl Figure {
             Drawing::Lines { x, y, lines } => lines::sketch(x, y, lines, top),
             Drawing::Bars { y, groups, series } => bars::sketch(y, groups, series, top),
         };
-        let mut sketch = sketch.unwrap_or_else(nothing);
+        let mut sketch = sketch.unwrap_or_else(empty);
         for (i, title) in titles.iter().enumerate() {
             sketch.body += &text(MARGIN, 4.0 + TITLE_PITCH * (i as f64 + 0.75), BOLD, title);
         }
@@ -112,36 +112,36 @@ impl Figure {
     }
 }
 
-/// The inside of a drawing.
+/// The content of a drawing.
 struct Sketch {
     width: f64,
     height: f64,
     body: String,
-    /// What the signs in it mean, and what could not be drawn.
+    /// Explanations of symbols, and the series that could not be drawn.
     footnotes: Vec<String>,
 }
 
-fn nothing() -> Sketch {
+fn empty() -> Sketch {
     let (x, y) = (WIDTH / 2.0, HEIGHT / 2.0);
-    let body = text(x, y, r#"text-anchor="middle""#, "nothing was recorded");
+    let body = text(x, y, r#"text-anchor="middle""#, "no data");
     Sketch { width: WIDTH, height: HEIGHT, body, footnotes: vec![] }
 }
 
 impl Scale {
-    /// Whether a value has a place on such an axis. Sums and ratios of what is larger would leave the numbers.
-    fn takes(&self, value: f64) -> bool {
+    /// Whether the axis can show this value. Larger magnitudes are excluded because their sums and ratios could overflow.
+    fn can_show(&self, value: f64) -> bool {
         let lowest = if self.logarithmic { 1e-100 } else { -1e100 };
         (lowest..=1e100).contains(&value)
     }
 
-    /// The lowest and the highest of those values that have a place.
-    fn ends(&self, values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-        let mut values = values.filter(|value| self.takes(*value));
+    /// The lowest and the highest of the values that the axis can show.
+    fn range(&self, values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+        let mut values = values.filter(|value| self.can_show(*value));
         let first = values.next()?;
         Some(values.fold((first, first), |(low, high), value| (low.min(value), high.max(value))))
     }
 
-    /// An axis whose title fits into so many pixels.
+    /// An axis whose title fits into `length` pixels.
     fn axis(&self, from: f64, to: f64, length: f64) -> Axis {
         let title = shortened(&self.label, (length / CHARACTER) as usize);
         match self.logarithmic {
@@ -151,12 +151,12 @@ impl Scale {
     }
 }
 
-impl Spot {
-    /// The range lies around the mean, whatever it was said to be.
-    fn mended(self) -> Spot {
+impl RangePoint {
+    /// The same point with a finite range that contains the mean.
+    fn with_valid_range(self) -> RangePoint {
         let or_mean = |end: f64| if end.is_finite() { end } else { self.y };
         let (low, high) = (or_mean(self.low).min(self.y), or_mean(self.high).max(self.y));
-        Spot { low, high, ..self }
+        RangePoint { low, high, ..self }
     }
 
     fn has_range(&self) -> bool {
@@ -164,15 +164,15 @@ impl Spot {
     }
 }
 
-/// Where a value is drawn: its part of the axis, or the end that it lies beyond.
+/// The position of a value on the axis, clamped to its ends.
 fn height(axis: &Axis, value: f64) -> f64 {
     let place = axis.place(value);
-    // There is no logarithm of what is below 0.
+    // A negative value has no logarithm.
     if place.is_nan() { 0.0 } else { place.clamp(0.0, 1.0) }
 }
 
-/// Lines of at most `width` characters, broken between words and their parts; none if that takes more than
-/// `lines_max`, or if a part does not fit.
+/// Breaks a text after spaces and punctuation into lines of at most `width` characters; `None` if that takes
+/// more than `lines_max` lines, or if a single part is too long.
 fn wrapped(words: &str, width: usize, lines_max: usize) -> Option<Vec<String>> {
     let length = |text: &str| text.trim_end().chars().count();
     let mut lines: Vec<String> = Vec::new();

@@ -1,12 +1,12 @@
-//! Busy time on a grid of so many cells a row; when time goes beyond it, its cells double.
+//! Busy time on a grid with a bounded number of cells per row; cells double in length when time exceeds the grid.
 
-/// Cells are a microsecond long at first.
+/// The initial length of a cell: a microsecond.
 const CELL_AT_FIRST: u64 = 1000;
 
 /// All times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Grid {
-    /// How many cells a row has at most.
+    /// The maximal number of cells in a row.
     cells_max: usize,
     cell: u64,
     frozen: bool,
@@ -22,18 +22,18 @@ impl Grid {
         self.rows.push(Vec::new());
     }
 
-    /// Where the grid ends for now.
+    /// The time up to which the grid extends at present.
     pub fn end(&self) -> u64 {
         self.cell.saturating_mul(self.cells_max as u64)
     }
 
-    /// Keeps the cells as they are once they reach `until`: what comes later is left out.
+    /// Extends the grid to `until` and fixes its cell length; busy time beyond its end is ignored from now on.
     pub fn freeze(&mut self, until: u64) {
         self.reach(until);
         self.frozen = true;
     }
 
-    /// Notes that a row was busy, `times` over if one record stands for many.
+    /// Adds busy time to a row, multiplied by `times` if one record stands for many.
     pub fn add(&mut self, row: usize, from: u64, to: u64, times: u64) {
         self.reach(to);
         let to = to.min(self.end());
@@ -56,20 +56,20 @@ impl Grid {
         }
     }
 
-    /// How long a row was busy; within a cell it is taken to have been so evenly.
+    /// How long a row was busy between two times; busy time is assumed to be spread evenly within a cell.
     pub fn busy(&self, row: usize, from: f64, to: f64) -> f64 {
         let (cells, size) = (&self.rows[row], self.cell as f64);
         let range = (from / size) as usize..((to / size).ceil() as usize).min(cells.len());
         let part = |i: usize| {
             let (begin, end) = (i as f64 * size, (i + 1) as f64 * size);
-            // Records that stand for many may claim more than there is.
+            // Records that stand for many may add up to more than the cell's length.
             let busy = (cells[i] as f64 / size).min(1.0);
             busy * (to.min(end) - from.max(begin)).max(0.0)
         };
         range.map(part).sum()
     }
 
-    /// How long a row was busy in all.
+    /// The total busy time of a row.
     pub fn total(&self, row: usize) -> u64 {
         self.rows[row].iter().fold(0, |sum: u64, cell| sum.saturating_add(*cell))
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_time_survives_every_doubling_to_the_nanosecond() {
+    fn doubling_preserves_busy_time_to_the_nanosecond() {
         let mut grid = Grid::new(1024);
         grid.add_row();
 

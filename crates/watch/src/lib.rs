@@ -1,16 +1,18 @@
-//! Draws a journal, live or recorded, and figures of what came of several. It only reads, and never asks how a run is made.
+//! Draws journals, live or recorded, and figures that compare several runs. This crate only reads journals; it does not depend on how runs are made.
 
 pub mod article;
 mod axis;
 pub mod bars;
 pub mod curves;
+pub mod error;
 pub mod figure;
 mod grid;
+mod intervals;
 mod page;
 mod panel;
 pub mod plot;
 mod points;
-mod pulse;
+
 pub mod report;
 mod series;
 mod svg;
@@ -22,10 +24,11 @@ pub mod timeline;
 pub mod trace;
 mod track;
 
-pub use article::{Article, Sheet};
+pub use article::{Article, CaptionedTable};
 pub use bars::Bars;
 pub use curves::{Curves, Point};
-pub use figure::{Bar, Drawing, Figure, Line, Scale, Spot};
+pub use error::OutputError;
+pub use figure::{BarSeries, Drawing, Figure, Line, RangePoint, Scale};
 pub use plot::{Run, comparison};
 pub use report::{Facts, Report};
 pub use tensorboard::TensorBoard;

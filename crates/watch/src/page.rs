@@ -1,4 +1,4 @@
-//! What pages (HTML, nothing else needed) have in common: their frame, tables, drawings and style.
+//! The common parts of self-contained HTML pages: frame, tables, drawings and style.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use crate::bars::SHADES;
 use crate::panel::{COLORS, FRAME, GRID};
 use crate::svg::{INK, PAPER, xml};
 
-/// A whole page: a title, and what follows it; `kind` is what the style knows it by.
+/// A whole page; `kind` is the CSS class of its main element.
 pub(crate) fn page(kind: &str, title: &str, body: &str) -> String {
     let title = xml(title);
     let style = format!("{STYLE}@media (prefers-color-scheme: dark) {{\n{}}}\n", dark());
@@ -19,13 +19,13 @@ pub(crate) fn page(kind: &str, title: &str, body: &str) -> String {
     )
 }
 
-/// What must not be overlooked, before everything else.
+/// Warnings, one highlighted paragraph each.
 pub(crate) fn remarks(remarks: &[String]) -> String {
     let remark = |remark: &String| format!("<p class=\"remark\">{}</p>\n", xml(remark));
     remarks.iter().map(remark).collect()
 }
 
-/// A drawing that fills the width it is given.
+/// An inline SVG that fills the available width.
 pub(crate) fn drawing(title: &str, width: f64, height: f64, svg: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\" \
@@ -34,7 +34,7 @@ pub(crate) fn drawing(title: &str, width: f64, height: f64, svg: &str) -> String
     )
 }
 
-/// Rows under a header; cells are HTML already. `numbers` says which columns are flush right.
+/// Rows below a header; cells are HTML. `numbers` says which columns are right-aligned.
 pub(crate) fn table(header: &[String], rows: &[Vec<String>], numbers: &[bool]) -> String {
     let row = |tag: &str, cells: &[String]| {
         let mut html = String::from("<tr>");
@@ -76,7 +76,7 @@ figure th { border-bottom: 1px solid; }
 @media print { .panels svg, figure { break-inside: avoid; } }
 ";
 
-/// The same page on dark paper: every color of a drawing has a counterpart.
+/// The style for dark mode: every color of a drawing is mapped to a counterpart.
 fn dark() -> String {
     let lines =
         ["#6db6ec", "#f59a4c", "#3fc79a", "#e783bb", "#b79aea", "#d0a94a", "#e8e8e8", "#2f86c4"];

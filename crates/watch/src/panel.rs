@@ -1,11 +1,11 @@
-//! One panel of a drawing: two axes, lines, and a label at the end of each line.
+//! A panel of a drawing: two axes, lines, and a label at the end of each line.
 
 use std::fmt::Write;
 
 use crate::axis::Axis;
 use crate::svg::{BOLD, stroke, text};
 
-/// Told apart by colour, and without it by dashes, weight and label.
+/// Lines differ in color, and for readers without color in dashes, weight and label.
 pub(crate) const COLORS: [&str; 8] =
     ["#0072b2", "#d55e00", "#00795a", "#b0387f", "#6a3d9a", "#7d5a0b", "#000000", "#3f9bd8"];
 const DASHES: [&str; 8] =
@@ -14,15 +14,15 @@ const DASHES: [&str; 8] =
 pub(crate) const GRID: &str = "#e3e3e3";
 pub(crate) const FRAME: &str = "#555555";
 
-/// Room for numbers and title, left of the plot (at least) and below it.
+/// Space for tick labels and titles: left of the plot (at least), below it and above it.
 const LEFT: f64 = 58.0;
 const BELOW: f64 = 42.0;
 const ABOVE: f64 = 24.0;
-/// Room for leaders between the plot and its labels, and for a sample of each line.
+/// Space between the plot and its labels, and for a short piece of each line before its label.
 const GUTTER: f64 = 20.0;
 const SAMPLE: f64 = 30.0;
 pub(crate) const LABEL_PITCH: f64 = 15.0;
-/// What a character takes at this size in a common sans-serif face, on average, with some reserve.
+/// The average width of a character in a common sans-serif font of this size, with some reserve.
 pub(crate) const CHARACTER: f64 = 6.3;
 
 pub(crate) struct Panel {
@@ -35,22 +35,22 @@ pub(crate) struct Panel {
 /// One line of a panel.
 pub(crate) struct Stroke {
     pub label: String,
-    /// Which of the looks it has.
+    /// The index of its combination of color and dashes.
     pub look: usize,
     pub points: Vec<(f64, f64)>,
 }
 
-/// Where a line ends in a plot, and where its label is to stand beside it.
+/// The end of a line in a plot, and the position of its label.
 pub(crate) struct End<'a> {
     pub stroke: &'a Stroke,
     x: f64,
     y: f64,
-    /// Where the sample of the line begins; the words follow it.
+    /// The start of the piece of line that precedes the label's text.
     label: (f64, f64),
 }
 
 impl End<'_> {
-    /// The middle of the sample that stands before the label.
+    /// The middle of the piece of line that precedes the label.
     pub fn sample(&self) -> (f64, f64) {
         (self.label.0 + (SAMPLE - 5.0) / 2.0, self.label.1)
     }
@@ -71,7 +71,7 @@ impl Panel {
         title + &self.frame(plot) + &self.lines(plot) + &self.labels(plot)
     }
 
-    /// What titles, numbers and labels leave of a place.
+    /// The area of the plot itself: `place` without titles, tick labels and line labels.
     pub fn plot(&self, place: Place) -> Place {
         let widest = self.strokes.iter().map(|stroke| stroke.label.chars().count()).max();
         let labels = SAMPLE + CHARACTER * widest.unwrap_or(0) as f64;
@@ -99,7 +99,7 @@ impl Panel {
             + &format!(r#"<g text-anchor="middle">{numbers}{title}</g>"#)
     }
 
-    /// The lines themselves, in an inner drawing that cuts off what leaves the plot.
+    /// The lines, in a nested drawing that clips them to the plot.
     pub fn lines(&self, plot: Place) -> String {
         let Place { x, y, width, height } = plot;
         let corner = format!(r#"x="{x:.1}" y="{y:.1}""#);
@@ -108,9 +108,9 @@ impl Panel {
         for line in &self.strokes {
             let mut path = String::new();
             for (i, point) in line.points.iter().enumerate() {
-                let (x, y) = self.spot(*point);
+                let (x, y) = self.position(*point);
                 let letter = if i == 0 { 'M' } else { 'L' };
-                // Far outside is as good as further outside, and keeps the numbers short.
+                // Points far outside are clamped to keep the numbers short.
                 let (x, y) = (width * x, (height * (1.0 - y)).clamp(-9999.0, 9999.0));
                 let _ = write!(path, "{letter}{x:.1} {y:.1}");
             }
@@ -119,7 +119,7 @@ impl Panel {
         svg + "</svg>"
     }
 
-    /// Beside the plot, near the height at which each line ends.
+    /// The labels to the right of the plot, each near the height at which its line ends.
     pub fn labels(&self, plot: Place) -> String {
         let edge = plot.x + plot.width + 2.0;
         let mut svg = String::new();
@@ -135,10 +135,10 @@ impl Panel {
         svg
     }
 
-    /// From the highest to the lowest, labels apart.
+    /// The line ends from top to bottom, with labels that do not overlap.
     pub fn ends(&self, plot: Place) -> Vec<End<'_>> {
         let end = |line: &Stroke| {
-            let (x, y) = self.spot(*line.points.last().expect("a line has points"));
+            let (x, y) = self.position(*line.points.last().expect("a line has points"));
             let (x, y) = (x.clamp(0.0, 1.0), 1.0 - y.clamp(0.0, 1.0));
             (plot.x + plot.width * x, plot.y + plot.height * y)
         };
@@ -152,12 +152,12 @@ impl Panel {
         ends.into_iter().zip(heights).map(end).collect()
     }
 
-    fn spot(&self, (x, y): (f64, f64)) -> (f64, f64) {
+    fn position(&self, (x, y): (f64, f64)) -> (f64, f64) {
         (self.x.place(x), self.y.place(y))
     }
 }
 
-/// The left and the lower edge of a plot, with the numbers and the title of the axis upwards.
+/// The left and the lower edge of a plot, with tick labels and title of the y axis.
 pub(crate) fn frame(axis: &Axis, plot: Place) -> String {
     let Place { x, y, width, height } = plot;
     let (mut rules, mut numbers) = (String::new(), String::new());
@@ -173,13 +173,13 @@ pub(crate) fn frame(axis: &Axis, plot: Place) -> String {
     stroke(GRID, "", &rules) + &edges + &numbers + &title
 }
 
-/// Room left of a plot for the numbers and the title of the axis upwards.
+/// The space to the left of a plot for tick labels and title of the y axis.
 pub(crate) fn left(axis: &Axis) -> f64 {
     let widest = axis.ticks().iter().map(|tick| tick.text.chars().count()).max().unwrap_or(0);
     (24.0 + CHARACTER * widest as f64).max(LEFT)
 }
 
-/// A path in one of the looks.
+/// A path in the color and dashes of a look.
 fn drawn(look: usize, path: &str) -> String {
     let lap = look / COLORS.len();
     let (color, dash) = (COLORS[look % COLORS.len()], DASHES[(look + 3 * lap) % DASHES.len()]);
@@ -188,8 +188,8 @@ fn drawn(look: usize, path: &str) -> String {
     stroke(color, &style, path)
 }
 
-/// Moves sorted heights as little as needed to keep them `pitch` apart, between `low` and `high`
-/// if there is room.
+/// Moves sorted heights as little as necessary to keep them `pitch` apart, and between `low` and `high`
+/// if there is enough space.
 fn spread(heights: &[f64], pitch: f64, low: f64, high: f64) -> Vec<f64> {
     // Groups that would overlap move apart around their common center.
     let mut groups: Vec<(f64, usize)> = Vec::new();
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_stay_apart_and_inside() {
+    fn labels_do_not_overlap_and_stay_inside() {
         let table: [(&[f64], &[f64]); 5] = [
             (&[10.0, 50.0], &[10.0, 50.0]),
             (&[50.0, 50.0], &[45.0, 55.0]),

@@ -1,4 +1,4 @@
-//! Runs side by side in one drawing: how they learn, and who computes when.
+//! Compares runs in one drawing: training curves and worker timelines.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::svg::{BOLD, file, text};
 use crate::table::{count, duration};
 use crate::timeline::Timeline;
 
-/// A run to be compared with others.
+/// A run in a comparison.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
     pub name: &'a str,
@@ -29,7 +29,7 @@ const LOSS_TITLE: &str = "training loss (mean of 1/2 epoch), log";
 const WORKERS_MAX: usize = 12;
 const PITCH: f64 = 9.0;
 
-/// One drawing (SVG, nothing else needed) that compares runs; up to 16 stay readable.
+/// A self-contained SVG that compares runs; legible up to 16 of them.
 pub fn comparison(title: &str, runs: &[Run]) -> String {
     let width = (WIDTH - 3.0 * MARGIN) / 2.0;
     let left = Place { x: MARGIN, y: PANELS_TOP, width, height: PANELS_HEIGHT };
@@ -41,7 +41,7 @@ pub fn comparison(title: &str, runs: &[Run]) -> String {
     {
         let nothing = || {
             let (x, y) = (place.x + MARGIN, place.y + PANELS_HEIGHT / 2.0);
-            text(x, y, "", &format!("no {what} has been recorded"))
+            text(x, y, "", &format!("no {what} recorded"))
         };
         body += &panel.map_or_else(nothing, |panel| panel.svg(place));
     }
@@ -56,14 +56,14 @@ fn loss_over_time(runs: &[Run]) -> Option<Panel> {
     loss_panel("Training loss over time", runs, x, |point| point.at / seconds)
 }
 
-/// Test accuracy over time, or, if nobody was tested, the loss over samples.
+/// Test accuracy over time, or training loss over epochs if no run was evaluated.
 fn second(runs: &[Run]) -> Option<Panel> {
     if runs.iter().any(|run| !run.curves.accuracy().is_empty()) {
         return Some(accuracy_over_time(runs));
     }
     let ends = runs.iter().filter_map(|run| run.curves.loss().last());
     let x = Axis::linear("epochs", 0.0, ends.map(|point| point.epochs).fold(0.0, f64::max));
-    loss_panel("Training loss over samples", runs, x, |point| point.epochs)
+    loss_panel("Training loss over epochs", runs, x, |point| point.epochs)
 }
 
 fn loss_panel(title: &str, runs: &[Run], x: Axis, across: impl Fn(&Point) -> f64) -> Option<Panel> {
@@ -71,7 +71,7 @@ fn loss_panel(title: &str, runs: &[Run], x: Axis, across: impl Fn(&Point) -> f64
     let values = || lines.iter().flatten().map(|point| point.value);
     let (lowest, highest) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
     let firsts = lines.iter().filter_map(|line| line.first()).map(|point| point.value);
-    // A run that diverges must not flatten the others.
+    // A diverging run must not compress the curves of the others.
     let ceiling = highest.min(DIVERGED * firsts.fold(0.0, f64::max));
     if highest == 0.0 {
         return None;
@@ -97,8 +97,8 @@ fn accuracy_over_time(runs: &[Run]) -> Panel {
     let all = || runs.iter().flat_map(|run| run.curves.accuracy()).filter(is_drawable);
     let lowest = all().map(|point| point.value).fold(1.0, f64::min);
     let highest = all().map(|point| point.value).fold(0.0, f64::max);
-    let room = 0.03 * (highest - lowest).max(0.01);
-    let (from, to) = ((lowest - room).max(0.0), (highest + room).min(1.0));
+    let margin = 0.03 * (highest - lowest).max(0.01);
+    let (from, to) = ((lowest - margin).max(0.0), (highest + margin).min(1.0));
     let stroke = |(look, run): (usize, &Run)| {
         let scores = run.curves.accuracy();
         let drawn: Vec<Point> = scores.iter().filter(is_drawable).copied().collect();
@@ -115,10 +115,10 @@ fn accuracy_over_time(runs: &[Run]) -> Panel {
     }
 }
 
-/// The opening of each run as bars, two a line, all on the same scale; and where they end.
+/// The timelines of the first rounds, two per row on the same scale, and the y coordinate of their lower edge.
 fn timelines(runs: &[Run], top: f64) -> (String, f64) {
     let Some(until) = window(runs) else { return (String::new(), top - 34.0) };
-    let title = format!("Who computes when: the first {}", duration(until.as_secs_f64()));
+    let title = format!("Worker timelines: the first {}", duration(until.as_secs_f64()));
     let mut svg = text(MARGIN, top, BOLD, &title);
     svg += &legend(WIDTH / 2.0 + MARGIN / 2.0, top);
     let (mut y, width) = (top + 26.0, (WIDTH - 3.0 * MARGIN) / 2.0);
@@ -139,7 +139,7 @@ fn timelines(runs: &[Run], top: f64) -> (String, f64) {
     (svg, y + 20.0)
 }
 
-/// So long that most runs show their first dozen rounds, and none is drawn in cells too wide.
+/// Long enough for most runs to show their first dozen rounds, and short enough for all of them to be drawn in fine cells.
 fn window(runs: &[Run]) -> Option<Duration> {
     let started = || runs.iter().map(|run| run.timeline).filter(|timeline| timeline.workers() > 0);
     let mut openings: Vec<Duration> = started().map(Timeline::opening).collect();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_runs_gives_one_well_formed_drawing() {
+    fn any_number_of_runs_gives_a_well_formed_drawing() {
         let nothing = || (Curves::default(), Timeline::default());
         let one = || read(|round| 2.0 / (1 + round) as f64, true);
         let many: Vec<_> = (0..16).map(|_| ("same name", one())).collect();
@@ -258,14 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn without_scores_the_loss_is_drawn_over_samples() {
+    fn without_scores_the_loss_is_drawn_over_epochs() {
         let svg = draw(&[("run", read(|_| 0.25, false))]);
 
-        assert!(svg.contains("Training loss over samples") && svg.contains(">epochs<"), "{svg}");
+        assert!(svg.contains("Training loss over epochs") && svg.contains(">epochs<"), "{svg}");
     }
 
     #[test]
-    fn a_run_that_diverges_says_so_and_leaves_room_for_the_others() {
+    fn a_diverging_run_is_labeled_and_does_not_compress_the_others() {
         let cases = [
             read(|round| 2.0 * 10f64.powi(round as i32), false),
             read(|round| if round < 9 { 2.0 } else { f64::NAN }, false),
@@ -283,6 +283,6 @@ mod tests {
     fn bars_show_the_first_dozen_rounds() {
         let svg = draw(&[("run", read(|_| 0.25, false))]);
 
-        assert!(svg.contains("Who computes when: the first 120 ms"), "{svg}");
+        assert!(svg.contains("Worker timelines: the first 120 ms"), "{svg}");
     }
 }

@@ -1,15 +1,15 @@
-//! Points made fit for drawing: smoothed, thinned, written short.
+//! Prepares points and texts for drawing: smoothing, thinning, shortening.
 
 use crate::curves::Point;
 
 const POINTS_MAX: usize = 400;
-/// Over so many epochs a loss is averaged, so that lines can be told apart.
+/// The training loss is averaged over this many epochs, so that lines remain distinguishable.
 const SMOOTHED: f64 = 0.5;
-/// A loss that has grown by this factor is not coming back.
+/// A run whose loss has grown by this factor is drawn as diverged.
 pub(crate) const DIVERGED: f64 = 5.0;
 
-/// Means over what lies at most half an epoch back, or a tenth of a very short run; those that cannot
-/// be drawn on a logarithmic axis are left out.
+/// Moving averages over the last half epoch, or over a tenth of a very short run; values that a
+/// logarithmic axis cannot show are omitted.
 pub(crate) fn smoothed(points: &[Point]) -> Vec<Point> {
     let is_number = |point: &&Point| point.value.is_finite();
     let points: Vec<Point> = points.iter().filter(is_number).copied().collect();
@@ -19,14 +19,14 @@ pub(crate) fn smoothed(points: &[Point]) -> Vec<Point> {
         while points[first].epochs < point.epochs - reach {
             first += 1;
         }
-        // Summed anew each time: a loss that once was huge must leave no rounding behind.
+        // The sum is computed afresh each time, so that a huge loss leaves no rounding error in later means.
         let sum: f64 = points[first..=i].iter().map(|point| point.value).sum();
         Point { value: sum / (i + 1 - first) as f64, ..*point }
     };
     points.iter().enumerate().map(mean).filter(|point| point.value > 0.0).collect()
 }
 
-/// No more points than pixels: means of neighbors.
+/// Averages neighboring points so that there are no more points than pixels.
 pub(crate) fn thinned(points: &[Point]) -> Vec<Point> {
     let mean = |group: &[Point]| {
         let n = group.len() as f64;
@@ -36,7 +36,7 @@ pub(crate) fn thinned(points: &[Point]) -> Vec<Point> {
     points.chunks(points.len().div_ceil(POINTS_MAX).max(1)).map(mean).collect()
 }
 
-/// A value to three digits or so.
+/// A value with about three significant digits.
 pub(crate) fn brief(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -54,7 +54,7 @@ pub(crate) fn shortened(text: &str, length: usize) -> String {
     text.chars().take(length - 1).chain(['…']).collect()
 }
 
-/// The beginning and the end of a text: names often differ in their last part.
+/// Shortens a text in the middle, because names often differ at the end.
 pub(crate) fn squeezed(text: &str, length: usize) -> String {
     let n = text.chars().count();
     if n <= length {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_differ_at_the_end_still_do_when_squeezed() {
+    fn squeezed_names_keep_their_ends() {
         let table =
             [("period=16", 9, "period=16"), ("period=16", 8, "peri…=16"), ("äöüß", 3, "ä…ß")];
 
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_takes_about_three_digits_whatever_its_sign() {
+    fn a_brief_value_has_about_three_digits() {
         let table =
             [(0.0, "0"), (-3.0, "-3.00"), (0.25, "0.250"), (2e-5, "2.0e-5"), (1e6, "1.0e6")];
 
@@ -98,7 +98,7 @@ mod tests {
         let smoothed = smoothed(&(0..100).map(point).collect::<Vec<_>>());
 
         assert_eq!(smoothed.len(), 100);
-        // Five points of half an epoch: three of one sort, two of the other.
+        // Half an epoch covers five points: three of one value and two of the other.
         assert_eq!((smoothed[50].value, smoothed[51].value), (1.4, 0.6));
     }
 }

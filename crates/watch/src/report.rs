@@ -1,4 +1,4 @@
-//! A run as one page (HTML, nothing else needed): what it was, how it learned, who did what when.
+//! A run as a self-contained HTML page: configuration, results, training curves and worker timelines.
 
 mod page;
 mod panels;
@@ -15,12 +15,12 @@ use crate::curves::Curves;
 use crate::timeline::Timeline;
 use crate::track::Track;
 
-/// Reads a journal into all that the page draws. Its memory grows with the workers, not with the run.
+/// Reads a journal and collects the data of the page. Memory use grows with the number of workers, not with the length of the run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub curves: Curves,
     pub timeline: Timeline,
-    /// One in so many of the frequent records is there; 0 and 1 if all are.
+    /// In a thinned journal only one in this many frequent records is present; 0 or 1 means all of them.
     keeping_one_in: u64,
     /// Bytes sent since the start.
     bytes: Track,
@@ -28,31 +28,31 @@ pub struct Report {
     members: Track,
     staleness: Track,
     shares: Shares,
-    /// Samples in each worker's gradients.
+    /// The number of samples for which each worker computed gradients.
     computed: BTreeMap<WorkerId, u64>,
 }
 
-/// What a journal does not tell, in words.
+/// Facts about a run that its page shows but the journal does not contain.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub title: String,
-    /// What was asked for, by name.
+    /// The configuration, as names and values.
     pub about: Vec<(String, String)>,
-    /// What came of it, by name.
+    /// The results, as names and values.
     pub figures: Vec<(String, String)>,
-    /// What went wrong, or how far the figures can be trusted.
+    /// Warnings: failures, and limits of the results' accuracy.
     pub remarks: Vec<String>,
-    /// How long others waited for a worker, in all.
+    /// The total time that other workers waited for a worker.
     pub waited_for: BTreeMap<WorkerId, Duration>,
 }
 
 impl Report {
-    /// The page.
+    /// The whole page.
     pub fn html(&self, facts: &Facts) -> String {
         page::html(self, facts)
     }
 
-    /// One in so many gradients, exchanges and updates was in the journal.
+    /// The journal contained one in this many gradients, exchanges and updates.
     pub fn keeping_one_in(&self) -> u64 {
         self.keeping_one_in.max(1)
     }

@@ -1,4 +1,4 @@
-//! A curve in bounded memory: means over bins of samples, which widen when there are too many.
+//! A curve in bounded memory: means over bins of samples; bins are widened when there are too many.
 
 use serde::Serialize;
 
@@ -11,13 +11,13 @@ pub struct Point {
     pub value: f64,
 }
 
-/// So many points suffice for 200 epochs in bins of a twentieth; a longer run gets wider bins.
+/// Enough for 200 epochs in bins of a twentieth of an epoch; a longer run gets wider bins.
 pub(crate) const POINTS_MAX: usize = 4096;
 
-/// Points in the order of samples, one a bin.
+/// Points in the order of samples, one per bin.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
-    /// Samples a bin.
+    /// Samples per bin.
     width: u64,
     bins: Vec<Bin>,
     points: Vec<Point>,
@@ -25,7 +25,7 @@ pub(crate) struct Series {
 
 #[derive(Clone, Copy, Debug)]
 struct Bin {
-    /// The samples at which its first value fell.
+    /// The number of samples applied before its first value.
     first: u64,
     weight: f64,
 }
@@ -39,12 +39,12 @@ impl Series {
         &self.points
     }
 
-    /// Takes in a value that fell when so many samples were behind it.
+    /// Adds a value that was recorded after `samples` samples.
     pub fn add(&mut self, samples: u64, point: Point, weight: f64) {
         self.put(Bin { first: samples, weight }, point);
         if self.points.len() > POINTS_MAX {
-            let last = self.bins.last().expect("there are points").first;
-            // Wide enough that everything so far fills half of the points at most.
+            let last = self.bins.last().expect("every point has a bin").first;
+            // Wide enough for all values so far to fill at most half of the points.
             self.width = (2 * self.width).max(last.div_ceil(POINTS_MAX as u64 / 2));
             let (bins, points) = (std::mem::take(&mut self.bins), std::mem::take(&mut self.points));
             bins.into_iter().zip(points).for_each(|(bin, point)| self.put(bin, point));
@@ -57,7 +57,7 @@ impl Series {
             self.points.push(point);
             return;
         };
-        // What comes late, from before a restored center, say, belongs to the newest bin.
+        // A value of an earlier bin, for example after a center was restored, goes into the newest bin.
         if new.first / self.width > bin.first / self.width {
             self.bins.push(new);
             self.points.push(point);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn points_stay_bounded_and_evenly_spread_however_long_the_run() {
+    fn points_stay_bounded_and_evenly_spread_in_a_long_run() {
         let mut series = Series::new(1);
 
         (0..1_000_000).for_each(|i| series.add(100 * i, point(i as f64), 1.0));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn many_values_at_one_place_stay_one_point() {
+    fn values_at_the_same_position_are_one_point() {
         let mut series = Series::new(1);
 
         (0..10_000).for_each(|_| series.add(0, point(2.0), 1.0));

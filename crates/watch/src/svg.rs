@@ -1,11 +1,11 @@
-//! The few elements that drawings are made of, as SVG.
+//! The basic SVG elements of all drawings.
 
-/// Words at a place; `style` is more attributes.
-pub(crate) fn text(x: f64, y: f64, style: &str, words: &str) -> String {
-    format!(r#"<text x="{x:.1}" y="{y:.1}" {style}>{}</text>"#, xml(words))
+/// A text element; `style` holds additional attributes.
+pub(crate) fn text(x: f64, y: f64, style: &str, content: &str) -> String {
+    format!(r#"<text x="{x:.1}" y="{y:.1}" {style}>{}</text>"#, xml(content))
 }
 
-/// A drawing as a file of its own, on white paper.
+/// A complete SVG file with a white background.
 pub(crate) fn file(width: f64, height: f64, body: &str) -> String {
     let paper = fill(PAPER, &rectangle(0.0, 0.0, width, height));
     let space = r#"xmlns="http://www.w3.org/2000/svg""#;
@@ -18,7 +18,7 @@ pub(crate) const PAPER: &str = "#ffffff";
 pub(crate) const INK: &str = "#222222";
 pub(crate) const BOLD: &str = r#"font-size="13" font-weight="bold""#;
 
-/// An open path of one color; `style` is more attributes.
+/// An unfilled path; `style` holds additional attributes.
 pub(crate) fn stroke(color: &str, style: &str, path: &str) -> String {
     format!(r#"<path fill="none" stroke="{color}" {style} d="{path}"/>"#)
 }
@@ -32,13 +32,13 @@ pub(crate) fn rectangle(x: f64, y: f64, width: f64, height: f64) -> String {
     format!("M{x:.1} {y:.1}h{width:.1}v{height:.1}h-{width:.1}z")
 }
 
-/// The path of an x around a point.
+/// The path of a diagonal cross centered at a point.
 pub(crate) fn cross(x: f64, y: f64, size: f64) -> String {
     let (left, top) = (x - size / 2.0, y - size / 2.0);
     format!("M{left:.1} {top:.1}l{size:.1} {size:.1}m0 -{size:.1}l-{size:.1} {size:.1}")
 }
 
-/// Text as XML and HTML take it.
+/// Escapes text for XML and HTML.
 pub(crate) fn xml(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.chars() {
@@ -48,7 +48,7 @@ pub(crate) fn xml(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&apos;"),
-            // XML has no way to write these.
+            // These cannot be represented in XML.
             '\u{fffe}' | '\u{ffff}' => escaped.push('\u{fffd}'),
             character if character.is_control() => escaped.push(' '),
             character => escaped.push(character),
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_escaped() {
+    fn texts_are_escaped() {
         assert_eq!(xml("a<b & \"c\"\u{1}'d'>"), "a&lt;b &amp; &quot;c&quot; &apos;d&apos;&gt;");
     }
 }

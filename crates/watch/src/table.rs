@@ -1,8 +1,8 @@
-//! Tables in plain text, and numbers as people write them.
+//! Plain-text tables and human-readable numbers.
 
-/// Rows under a header and a rule, in columns as wide as their widest cell.
+/// A table with a header, a rule and rows; each column is as wide as its widest cell.
 ///
-/// A column is flush left unless `align_right` says otherwise.
+/// A column is left-aligned unless its entry in `align_right` is true.
 pub fn table(header: &[&str], rows: &[Vec<String>], align_right: &[bool]) -> String {
     let header: Vec<String> = header.iter().map(|title| (*title).to_owned()).collect();
     let columns = rows.iter().map(Vec::len).fold(header.len(), usize::max);
@@ -32,7 +32,7 @@ pub fn bytes(n: u64) -> String {
     }
     let mut size = n as f64 / 1e3;
     for unit in ["kB", "MB", "GB", "TB", "PB"] {
-        // What would be written as 1000.0 is written in the next unit.
+        // A size that would be rounded to 1000.0 is written in the next unit.
         if size < 999.95 {
             return format!("{size:.1} {unit}");
         }
@@ -43,7 +43,7 @@ pub fn bytes(n: u64) -> String {
 
 /// A duration, as in "1.24 s", "13 ms" or "2 min 5 s".
 pub fn duration(seconds: f64) -> String {
-    // The bounds are where rounding would give the next unit's 1.
+    // Above each bound the value would be rounded to 1 of the next unit.
     match seconds {
         _ if !seconds.is_finite() => "-".to_owned(),
         _ if seconds < 0.0 => format!("-{}", duration(-seconds)),
@@ -71,7 +71,7 @@ pub fn count(n: u64) -> String {
     text
 }
 
-/// A number as it was given, as in "0.05"; "1e300" where that would be a row of zeros.
+/// A number with all its digits, as in "0.05"; very large and very small ones as in "1e300".
 pub fn number(x: f64) -> String {
     let is_plain = x == 0.0 || !x.is_finite() || (1e-6..1e15).contains(&x.abs());
     if is_plain { x.to_string() } else { format!("{x:e}") }
@@ -154,7 +154,7 @@ periodic   13 µs
     }
 
     #[test]
-    fn numbers_are_no_rows_of_zeros() {
+    fn extreme_numbers_are_written_with_an_exponent() {
         let table =
             [(0.0, "0"), (0.05, "0.05"), (1e-7, "1e-7"), (1234.5, "1234.5"), (-2e300, "-2e300")];
 

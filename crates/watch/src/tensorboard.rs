@@ -1,7 +1,7 @@
-//! Scalars for TensorBoard: an event file that grows while a run goes on.
+//! Scalars for TensorBoard: an event file that is written during the run.
 //!
-//! A file is a row of records (length, its checksum, bytes, their checksum), each a protobuf `Event`.
-//! Only the few fields that scalars need are written, by hand.
+//! The file is a sequence of records (length, checksum of the length, bytes, checksum of the bytes), each
+//! of them a protobuf `Event`. The few fields that scalars need are encoded here by hand.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,35 +10,35 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use paceline_runtime::{Line, Reader, Record};
 
-use crate::pulse::{Beat, Pulse};
+use crate::error::OutputError;
+use crate::intervals::{Interval, Intervals};
 
-/// Writes a journal's scalars; a step is a sample, so that strategies with unlike rounds can be compared.
+/// Writes a journal's scalars. TensorBoard's step counts samples, so that strategies whose rounds differ can be compared.
 pub struct TensorBoard {
     path: PathBuf,
     out: BufWriter<File>,
-    /// Seconds since 1970 at which the run began.
+    /// The start of the run, in seconds since 1970.
     began: f64,
-    pulse: Pulse,
+    intervals: Intervals,
     error: Option<io::Error>,
 }
 
 impl TensorBoard {
-    /// A new event file in a folder, which is made if need be.
-    pub fn create(folder: &Path, began: SystemTime) -> Result<TensorBoard, String> {
+    /// Creates an event file in a folder, which is created if it does not exist.
+    pub fn create(folder: &Path, began: SystemTime) -> Result<TensorBoard, OutputError> {
         let began = began.duration_since(UNIX_EPOCH).unwrap_or_default();
-        // The viewer looks for "tfevents" and sorts by the time; the process keeps two runs of one second apart.
+        // TensorBoard looks for "tfevents" and sorts by time; the process id distinguishes runs that start in the same second.
         let name =
             format!("events.out.tfevents.{:010}.paceline.{}", began.as_secs(), std::process::id());
         let path = folder.join(name);
         let file = std::fs::create_dir_all(folder).and_then(|()| File::create(&path));
-        let file = file.map_err(|error| {
-            format!("cannot write TensorBoard's events to {}: {error}", folder.display())
-        })?;
+        let file =
+            file.map_err(|source| OutputError::CreateEvents { folder: folder.to_owned(), source })?;
         let mut board = TensorBoard {
             path,
             out: BufWriter::new(file),
             began: began.as_secs_f64(),
-            pulse: Pulse::default(),
+            intervals: Intervals::default(),
             error: None,
         };
         let mut version = protobuf::double(1, board.began);
@@ -46,15 +46,18 @@ impl TensorBoard {
         board.write(&version);
         board.flush();
         match board.error {
-            Some(error) => Err(incomplete(&board.path, &error)),
+            Some(source) => Err(OutputError::IncompleteEvents { path: board.path, source }),
             None => Ok(board),
         }
     }
 
-    /// Writes what is left; a write that failed at any time is told here, for a run goes on without its scalars.
-    pub fn finish(mut self) -> Result<(), String> {
+    /// Flushes the file. An earlier write error is returned only here, because the run continues without its scalars.
+    pub fn finish(mut self) -> Result<(), OutputError> {
         self.flush();
-        self.error.map_or(Ok(()), |error| Err(incomplete(&self.path, &error)))
+        match self.error {
+            Some(source) => Err(OutputError::IncompleteEvents { path: self.path, source }),
+            None => Ok(()),
+        }
     }
 
     fn scalars(&mut self, line: &Line, step: u64, scalars: &[(&str, f64)]) {
@@ -85,8 +88,9 @@ impl TensorBoard {
 
 impl Reader for TensorBoard {
     fn read(&mut self, line: &Line) {
-        if let Some(beat) = self.pulse.read(line) {
-            let Beat { samples, loss, rate, samples_per_second, utilization, bytes_total } = beat;
+        if let Some(interval) = self.intervals.read(line) {
+            let Interval { samples, loss, rate, samples_per_second, utilization, bytes_total } =
+                interval;
             let scalars = [
                 ("train/loss", loss),
                 ("train/lr", rate),
@@ -98,17 +102,13 @@ impl Reader for TensorBoard {
         }
         if let Record::Scored { samples, loss, accuracy } = &line.record {
             self.scalars(line, *samples, &[("eval/loss", *loss), ("eval/accuracy", *accuracy)]);
-            // Whoever watches sees each epoch when it has ended.
+            // Makes the epoch visible in TensorBoard as soon as it has ended.
             self.flush();
         }
     }
 }
 
-fn incomplete(path: &Path, error: &io::Error) -> String {
-    format!("TensorBoard's events in {} are incomplete: {error}", path.display())
-}
-
-/// A record as event files have it.
+/// A record of the event file.
 fn framed(event: &[u8]) -> Vec<u8> {
     let length = (event.len() as u64).to_le_bytes();
     let mut record = length.to_vec();
@@ -118,7 +118,7 @@ fn framed(event: &[u8]) -> Vec<u8> {
     record
 }
 
-/// CRC-32C, turned and moved so that checksums of data with checksums in it stay good.
+/// CRC-32C, rotated and offset as in TFRecord files, because a CRC of data that contains CRCs is weak.
 fn masked_checksum(bytes: &[u8]) -> u32 {
     let mut crc = !0u32;
     for byte in bytes {
@@ -130,7 +130,7 @@ fn masked_checksum(bytes: &[u8]) -> u32 {
     (!crc).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// The few kinds of protobuf fields that scalars need.
+/// The protobuf field types that scalars need.
 mod protobuf {
     fn varint(mut value: u64) -> Vec<u8> {
         let mut bytes = vec![];

@@ -1,11 +1,11 @@
-//! A small journal to read in tests, and what to expect of drawings.
+//! Test fixtures: a small journal, and a check that drawings are well-formed.
 
 use std::time::Duration;
 
 use paceline_runtime::{Line, Reader, Record, Spans, WorkerId};
 
-/// Workers 0 and 1 compute 10 samples each for 4 and 9 of every round's 10 ms; the exchange takes the last one. Epochs are
-/// of 100 samples, with a score at the end of each.
+/// A journal of two workers. A round takes 10 ms: workers 0 and 1 compute 10 samples each in 4 ms and 9 ms, and the exchange
+/// ends 1 ms later. An epoch has 100 samples and ends with a score.
 pub fn two_workers(rounds: u64) -> Vec<Line> {
     let mut lines = vec![
         line(0, began(true)),
@@ -76,16 +76,16 @@ pub fn milliseconds(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A path of this test's own among temporary files.
+/// A path for temporary files, unique to this process and `name`.
 pub fn scratch(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("paceline-watch-{}-{name}", std::process::id()))
 }
 
-/// Whether every element is closed in the order it was opened.
+/// Whether all elements are closed and properly nested.
 pub fn is_well_formed(svg: &str) -> bool {
     let mut open = Vec::new();
     for tag in svg.split('<').skip(1) {
-        let (tag, _) = tag.split_once('>').expect("a tag ends");
+        let (tag, _) = tag.split_once('>').expect("every tag is closed");
         let name = tag.split([' ', '/']).find(|part| !part.is_empty()).unwrap_or("");
         if tag.starts_with('/') {
             if open.pop() != Some(name) {

@@ -1,4 +1,4 @@
-//! Who computes when: one row a worker, as text.
+//! Worker timelines: when each worker computes, one row per worker, as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,30 +9,30 @@ use paceline_runtime::{Line, Reader, Record, WorkerId};
 use crate::grid::Grid;
 use crate::table::{count, duration};
 
-/// More workers than this are counted, but not remembered.
+/// Further workers are counted, but get no row.
 const WORKERS_MAX: usize = 2048;
 
-/// The opening lasts until the first worker has committed so many rounds.
+/// The opening lasts until a worker has committed this many rounds.
 const OPENING_ROUNDS: u64 = 12;
-/// Until one has committed so many, cells are kept fine enough for single gradients.
+/// The fine grid covers the time until a worker has committed this many rounds.
 const FINE_ROUNDS: u64 = 36;
 
 const CELLS: usize = 1024;
 const FINE_CELLS: usize = 2048;
 
-/// Less than this part of a cell may be nothing but the grid's rounding.
+/// A smaller busy fraction may be an artifact of the grid's resolution.
 const SOME: f64 = 1.0 / 8.0;
 
-/// Reads a journal into rows of busy time, to be drawn as text or as bars. Its memory does not grow
-/// with the run.
+/// Reads a journal into rows of busy time, to be drawn as text or as bars. Memory use does not grow with
+/// the length of the run.
 ///
-/// A gradient is recorded when it ends, so the one that a crash cut off shows as waiting.
+/// A gradient is recorded when it ends, so a gradient that is interrupted by a crash is drawn as waiting.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     rows: BTreeMap<WorkerId, Row>,
-    /// The whole run, in cells that widen with it.
+    /// The whole run, in cells that widen as it gets longer.
     whole: Grid,
-    /// The first rounds, in cells that stay as they are.
+    /// The first rounds, in cells fine enough to show single gradients.
     fine: Grid,
     opening_end: Option<u64>,
     workers_unseen: usize,
@@ -41,7 +41,7 @@ pub struct Timeline {
     keeping_one_in: u64,
 }
 
-/// One worker's life; an id is used only once. Times in nanoseconds.
+/// The history of one worker; ids are never reused. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     /// Its row in the grids.
@@ -52,11 +52,11 @@ struct Row {
     rounds: u64,
 }
 
-/// What a worker did during a part of the time.
+/// The state of a worker during one column of the drawing.
 pub(crate) enum Cell {
     Absent,
     Crash,
-    /// The part of its time in which it computed.
+    /// The fraction of the time that it computed.
     Busy(f64),
 }
 
@@ -76,7 +76,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// How many workers there have been.
+    /// The number of workers so far.
     pub fn workers(&self) -> usize {
         self.rows.len() + self.workers_unseen
     }
@@ -86,17 +86,17 @@ impl Timeline {
         Duration::from_nanos(self.now)
     }
 
-    /// How long the first dozen rounds lasted.
+    /// The duration of the first dozen rounds.
     pub fn opening(&self) -> Duration {
         Duration::from_nanos(self.opening_end.unwrap_or(self.now))
     }
 
-    /// Until when a drawing can show single gradients; a few times as long as the opening.
+    /// The time up to which a drawing can show single gradients; a few times the opening.
     pub fn fine(&self) -> Duration {
         Duration::from_nanos(self.fine.end())
     }
 
-    /// One line a worker, from the start until `until` or now, with a scale and a legend.
+    /// One line per worker with a scale and a legend, from the start to `until` (default: the newest line).
     pub fn text(&self, columns: usize, workers_max: usize, until: Option<Duration>) -> String {
         let columns = columns.max(1);
         let mut text = String::new();
@@ -115,12 +115,12 @@ impl Timeline {
         }
         if self.keeping_one_in > 1 {
             let one_in = count(self.keeping_one_in);
-            let _ = writeln!(text, "     estimated, at last from one gradient in {one_in}");
+            let _ = writeln!(text, "     estimated: the journal records one gradient in {one_in}");
         }
         text
     }
 
-    /// Compute time over time as a member, by worker.
+    /// Compute time as a fraction of the time as a member, by worker.
     pub fn utilization(&self) -> BTreeMap<WorkerId, f64> {
         let part = |row: &Row| {
             let lived = row.gone.unwrap_or(self.now).saturating_sub(row.joined?);
@@ -134,7 +134,7 @@ impl Timeline {
         until.map_or(self.now, nanoseconds) as f64
     }
 
-    /// The rows of the first workers, cut into so many columns.
+    /// The rows of the first `workers_max` workers, divided into columns.
     pub(crate) fn rows(
         &self,
         columns: usize,
@@ -146,7 +146,7 @@ impl Timeline {
     }
 
     fn cells(&self, row: &Row, columns: usize, until: f64) -> Vec<Cell> {
-        // Never 0, so that a journal without time has cells too.
+        // Above 0, so that an empty time range has columns, too.
         let until = until.max(1.0);
         let fine = until <= self.fine.end() as f64;
         let grid = if fine { &self.fine } else { &self.whole };
@@ -160,7 +160,7 @@ impl Timeline {
             }
             let edge = |column: usize| until * column as f64 / columns as f64;
             let (from, to) = (edge(column).max(joined), edge(column + 1).min(gone));
-            // A sliver of membership is a rounding of edges.
+            // A tiny overlap results from rounding the column edges.
             if to - from <= 1e-6 * until / columns as f64 {
                 return Cell::Absent;
             }
@@ -169,11 +169,11 @@ impl Timeline {
         (0..columns).map(cell).collect()
     }
 
-    /// The worker's row, new if it was unknown; `None` if there are too many.
+    /// The worker's row, created if necessary; `None` if there are too many workers.
     fn row(&mut self, who: WorkerId) -> Option<&mut Row> {
         if !self.rows.contains_key(&who) {
             if self.rows.len() == WORKERS_MAX {
-                // Ids are given out in order, so one that is higher than any before it is new.
+                // Ids are assigned in increasing order, so an id above all others is a new worker.
                 if self.newest < Some(who) {
                     self.newest = Some(who);
                     self.workers_unseen += 1;
@@ -197,7 +197,7 @@ impl Timeline {
 
     fn computed(&mut self, who: WorkerId, since: u64, at: u64) {
         let Some(row) = self.row(who) else { return };
-        // Only members compute, whether or not this journal has seen their view.
+        // Only members compute, even if this journal does not contain their first view.
         row.joined = Some(row.joined.map_or(since, |joined| joined.min(since)));
         let (index, times) = (row.index, self.keeping_one_in);
         self.whole.add(index, since, at, times);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_is_drawn_from_the_first_view_to_the_end() {
+    fn a_row_is_drawn_from_the_first_view_to_the_end_of_membership() {
         let mut timeline = Timeline::default();
         (0..5).for_each(|who| read(&mut timeline, 0, Record::Started { who: WorkerId(who) }));
         view(&mut timeline, 0, 1, &[0, 1, 2, 3]);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn more_workers_than_are_remembered_are_counted_once() {
+    fn workers_without_a_row_are_counted_once() {
         let mut timeline = Timeline::default();
 
         for who in 0..3000 {
@@ -398,7 +398,7 @@ mod tests {
    0 ####################
      0        16 min 40 s
      # computing   + partly   . waiting   x crash
-     estimated, at last from one gradient in 10
+     estimated: the journal records one gradient in 10
 ";
         assert_eq!(format!("\n{}", timeline.text(20, 1, None)), expected);
     }

@@ -1,4 +1,4 @@
-//! A run as Chrome trace events, for Perfetto and chrome://tracing: a thread for each worker.
+//! A run as Chrome trace events for Perfetto and chrome://tracing, with one thread per worker.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,36 +9,37 @@ use std::time::Duration;
 use paceline_runtime::{Line, Reader, Record, WorkerId};
 use serde_json::{Value, json};
 
-use crate::pulse::Pulse;
+use crate::error::OutputError;
+use crate::intervals::Intervals;
 
-/// Writes trace events while a run goes on. What is in the file is a whole JSON array at any time.
+/// Writes trace events during a run. The file is a complete JSON array at any time.
 pub struct Trace {
     file: TraceFile,
-    /// Until when the coordinator's thread has been told; workers' lines may come a little late.
+    /// The newest time of any line; a worker's lines may arrive a little later than this.
     now: Duration,
-    /// Until when each worker's thread has been told.
-    told: BTreeMap<WorkerId, Duration>,
-    /// Who entered an exchange last so far, and when; the newest exchanges.
+    /// The time up to which each worker's thread has been written.
+    written_until: BTreeMap<WorkerId, Duration>,
+    /// For the newest exchanges: the worker that entered last so far, and when.
     entered: BTreeMap<(u64, u64), (WorkerId, Duration)>,
-    pulse: Pulse,
+    intervals: Intervals,
     slices: u64,
 }
 
-/// About 150 MB, more than viewers like; what is rare is written on.
+/// About 150 MB, which viewers already handle badly. Rare events are still written after that.
 const SLICES_MAX: u64 = 1_000_000;
 
-/// Exchanges that lost a member are never heard of again.
+/// Older exchanges are dropped, because one that lost a member never completes.
 const EXCHANGES_MAX: usize = 64;
 
 impl Trace {
-    /// `name` is what the viewer calls the run.
-    pub fn create(path: &Path, name: &str) -> Result<Trace, String> {
+    /// Creates the file; viewers show `name` as the name of the run.
+    pub fn create(path: &Path, name: &str) -> Result<Trace, OutputError> {
         let mut trace = Trace {
             file: TraceFile::create(path)?,
             now: Duration::ZERO,
-            told: BTreeMap::new(),
+            written_until: BTreeMap::new(),
             entered: BTreeMap::new(),
-            pulse: Pulse::default(),
+            intervals: Intervals::default(),
             slices: 0,
         };
         trace.file.write(
@@ -48,12 +49,11 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Writes what is left; a write that failed at any time is told here, for a run goes on without its trace.
-    pub fn finish(mut self) -> Result<(), String> {
-        self.file.spill(true);
-        self.file.error.map_or(Ok(()), |error| {
-            Err(format!("the trace {} is incomplete: {error}", self.file.path.display()))
-        })
+    /// Flushes the file. An earlier write error is returned only here, because the run continues without its trace.
+    pub fn finish(mut self) -> Result<(), OutputError> {
+        self.file.flush(true);
+        let TraceFile { path, error, .. } = self.file;
+        error.map_or(Ok(()), |source| Err(OutputError::IncompleteTrace { path, source }))
     }
 
     fn name_thread(&mut self, thread: u64, name: &str) {
@@ -62,37 +62,37 @@ impl Trace {
         self.file.write(&event("thread_sort_index", json!({ "sort_index": thread })));
     }
 
-    /// When this worker's thread was last told of; a worker that is new gets a thread.
-    fn told(&mut self, who: WorkerId) -> Duration {
-        if let Some(told) = self.told.get(&who) {
-            return *told;
+    /// The time up to which this worker's thread has been written; the thread is created if necessary.
+    fn written_until(&mut self, who: WorkerId) -> Duration {
+        if let Some(until) = self.written_until.get(&who) {
+            return *until;
         }
         self.name_thread(thread(who), &format!("worker {who}"));
-        self.told.insert(who, Duration::ZERO);
+        self.written_until.insert(who, Duration::ZERO);
         Duration::ZERO
     }
 
-    /// A slice of a worker's time; what has been told already is not told again.
+    /// Writes a slice of a worker's time, without the part that overlaps an earlier slice.
     fn slice(&mut self, who: WorkerId, name: &str, from: Duration, to: Duration, args: Value) {
-        let from = from.max(self.told(who));
+        let from = from.max(self.written_until(who));
         if from >= to || self.slices > SLICES_MAX {
             return;
         }
         self.slices += 1;
         if self.slices > SLICES_MAX {
-            let name = format!("slices end here: there are more than {SLICES_MAX}");
+            let name = format!("no slices from here on: the limit of {SLICES_MAX} is reached");
             return self.moment(&name, json!({}));
         }
-        self.told.insert(who, to);
+        self.written_until.insert(who, to);
         let length = microseconds(to) - microseconds(from);
         self.file.write(&json!({
             "ph": "X", "pid": 1, "tid": thread(who), "name": name,
-            // Rounded, so that one slice ends where the next begins.
+            // Rounded, so that a slice ends exactly where the next one begins.
             "ts": microseconds(from), "dur": (1000.0 * length).round() / 1000.0, "args": args,
         }));
     }
 
-    /// A moment on the coordinator's thread.
+    /// Writes an instant event on the coordinator's thread.
     fn moment(&mut self, name: &str, args: Value) {
         self.file.write(&json!({
             "ph": "i", "s": "p", "pid": 1, "tid": 0, "name": name, "ts": microseconds(self.now), "args": args,
@@ -100,15 +100,15 @@ impl Trace {
     }
 
     fn moment_of(&mut self, who: WorkerId, name: &str, at: Duration) {
-        let at = at.max(self.told(who));
-        self.told.insert(who, at);
+        let at = at.max(self.written_until(who));
+        self.written_until.insert(who, at);
         self.file.write(&json!({
             "ph": "i", "s": "t", "pid": 1, "tid": thread(who), "name": name, "ts": microseconds(at),
         }));
     }
 
     fn count(&mut self, name: &str, value: f64) {
-        // JSON has no word for a loss that came apart.
+        // JSON cannot represent the loss of a diverged run.
         if value.is_finite() {
             self.file.write(&json!({
                 "ph": "C", "pid": 1, "tid": 0, "name": name, "ts": microseconds(self.now), "args": { name: value },
@@ -116,7 +116,7 @@ impl Trace {
         }
     }
 
-    /// A wait for whoever entered last, then the exchange itself.
+    /// Writes the wait for the worker that entered last, then the exchange itself.
     fn exchanged(&mut self, who: WorkerId, name: (u64, u64), blocked: Duration, at: Duration) {
         let begun = match self.entered.get(&name) {
             Some((last, entered)) if *last != who && *entered > blocked => {
@@ -134,11 +134,11 @@ impl Reader for Trace {
     fn read(&mut self, line: &Line) {
         let at = line.at;
         self.now = self.now.max(at);
-        if let Some(beat) = self.pulse.read(line) {
-            self.count("training loss", beat.loss);
+        if let Some(interval) = self.intervals.read(line) {
+            self.count("training loss", interval.loss);
         }
         match &line.record {
-            Record::Started { who } => drop(self.told(*who)),
+            Record::Started { who } => drop(self.written_until(*who)),
             Record::Computed { who, since, samples, .. } => {
                 self.slice(*who, "compute", *since, at, json!({ "samples": samples }));
             }
@@ -155,9 +155,9 @@ impl Reader for Trace {
             Record::Waited { who, whom, since } => {
                 self.slice(*who, "wait", *since, at, json!({ "for": whom.0 }));
             }
-            // Between the last thing that was waited for and the round's end a replica is updated.
+            // The replica is updated between the last slice and the end of the round.
             Record::Committed { who, round, .. } => {
-                let since = self.told(*who);
+                let since = self.written_until(*who);
                 if since > Duration::ZERO {
                     self.slice(*who, "update", since, at, json!({ "round": round }));
                 }
@@ -184,7 +184,7 @@ impl Reader for Trace {
     }
 }
 
-/// 0 is the coordinator's.
+/// The thread id of a worker; 0 is the coordinator's.
 fn thread(who: WorkerId) -> u64 {
     u64::from(who.0) + 1
 }
@@ -193,48 +193,48 @@ fn microseconds(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1000.0
 }
 
-/// A JSON array that is closed behind every piece and opened again for the next.
+/// A JSON array that is closed after every chunk; the next chunk overwrites the closing bracket.
 struct TraceFile {
     path: PathBuf,
     file: File,
-    /// A pipe cannot go back; its array is closed at the end.
-    goes_back: bool,
+    /// False for a pipe, whose array is closed only at the end.
+    is_seekable: bool,
     buffer: String,
     error: Option<io::Error>,
 }
 
-const PIECE: usize = 1 << 16;
+const CHUNK: usize = 1 << 16;
 const CLOSING: &str = "\n]\n";
 
 impl TraceFile {
-    fn create(path: &Path) -> Result<TraceFile, String> {
+    fn create(path: &Path) -> Result<TraceFile, OutputError> {
         let mut file = File::create(path)
-            .map_err(|error| format!("cannot write the trace {}: {error}", path.display()))?;
-        let goes_back = file.stream_position().is_ok();
+            .map_err(|source| OutputError::CreateTrace { path: path.to_owned(), source })?;
+        let is_seekable = file.stream_position().is_ok();
         let buffer = String::from("[");
-        Ok(TraceFile { path: path.to_owned(), file, goes_back, buffer, error: None })
+        Ok(TraceFile { path: path.to_owned(), file, is_seekable, buffer, error: None })
     }
 
     fn write(&mut self, event: &Value) {
         let comma = if self.buffer == "[" { "\n" } else { ",\n" };
         self.buffer += comma;
         self.buffer += &event.to_string();
-        if self.buffer.len() >= PIECE {
-            self.spill(false);
+        if self.buffer.len() >= CHUNK {
+            self.flush(false);
         }
     }
 
-    /// Writes the piece and the closing, and goes back in front of the closing.
-    fn spill(&mut self, is_last: bool) {
-        let mut piece = std::mem::take(&mut self.buffer);
-        if self.goes_back || is_last {
-            piece += CLOSING;
+    /// Writes the buffered chunk and the closing bracket, then seeks back to before the bracket.
+    fn flush(&mut self, is_last: bool) {
+        let mut chunk = std::mem::take(&mut self.buffer);
+        if self.is_seekable || is_last {
+            chunk += CLOSING;
         }
         if self.error.is_some() {
             return;
         }
-        let mut written = self.file.write_all(piece.as_bytes());
-        if self.goes_back {
+        let mut written = self.file.write_all(chunk.as_bytes());
+        if self.is_seekable {
             let back = SeekFrom::Current(-(CLOSING.len() as i64));
             written = written.and_then(|()| self.file.seek(back).map(drop));
         }

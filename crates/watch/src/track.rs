@@ -1,11 +1,11 @@
-//! A quantity over time in bounded memory: bins that double in length, each with its extremes.
+//! A quantity over time in bounded memory: bins with sum and extremes, which double in length when time exceeds them.
 
 use std::time::Duration;
 
-/// So many bins at most; a drawing has no more pixels.
+/// Drawings have no more pixels than this.
 const BINS_MAX: usize = 1024;
 
-/// Bins are a microsecond long at first, in nanoseconds.
+/// The initial length of a bin in nanoseconds: a microsecond.
 const BIN_AT_FIRST: u64 = 1000;
 
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct Track {
     bins: Vec<Bin>,
 }
 
-/// What fell into one bin; the numbers mean nothing where nothing fell.
+/// The values of one bin; if `count` is 0, the other fields are meaningless.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Bin {
     pub count: u64,
@@ -45,14 +45,14 @@ impl Track {
         self.bins[place] = self.bins[place].and(new);
     }
 
-    /// Where something fell: from when to when, in seconds, and what.
+    /// The bins that have values, with their start and end in seconds.
     pub fn bins(&self) -> impl Iterator<Item = (f64, f64, Bin)> {
         let seconds = self.seconds();
         let there = self.bins.iter().enumerate().filter(|(_, bin)| bin.count > 0);
         there.map(move |(i, bin)| (i as f64 * seconds, (i + 1) as f64 * seconds, *bin))
     }
 
-    /// What fell into a bin, perhaps nothing.
+    /// A bin, which may be empty.
     pub fn bin(&self, place: usize) -> Bin {
         self.bins.get(place).copied().unwrap_or_default()
     }
@@ -61,12 +61,12 @@ impl Track {
         self.bins.len()
     }
 
-    /// How long a bin lasts.
+    /// The length of a bin in seconds.
     pub fn seconds(&self) -> f64 {
         self.bin as f64 / 1e9
     }
 
-    /// The same in bins at least that long.
+    /// A copy whose bins are at least this long.
     pub fn coarsened(&self, seconds: f64) -> Track {
         let mut track = self.clone();
         while track.seconds() < seconds {
@@ -87,7 +87,7 @@ impl Bin {
         self.sum / self.count as f64
     }
 
-    /// This bin with a later one.
+    /// Merges this bin with a later one.
     fn and(self, later: Bin) -> Bin {
         match (self.count, later.count) {
             (0, _) => later,
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spike_is_still_there_after_a_million_values() {
+    fn a_spike_is_kept_among_a_million_values() {
         let mut track = Track::default();
 
         for i in 0..1_000_000u64 {
@@ -121,12 +121,12 @@ mod tests {
         let (count, sum) =
             track.bins().fold((0, 0.0), |(n, s), (_, _, b)| (n + b.count, s + b.sum));
         assert_eq!((highest, count), (99.0, 1_000_000));
-        // Thirds of 0, 1 and 2; where the spike is stood a 0.
+        // The values 0, 1 and 2 in turn; the spike replaces a 0.
         assert_eq!(sum, 999_999.0 + 99.0);
     }
 
     #[test]
-    fn bins_of_two_tracks_can_be_made_equally_long() {
+    fn two_tracks_can_be_coarsened_to_the_same_bin_length() {
         let (mut short, mut long) = (Track::default(), Track::default());
         short.add(Duration::from_micros(3), 1.0);
         (0..5000).for_each(|i| long.add(Duration::from_micros(i), 1.0));

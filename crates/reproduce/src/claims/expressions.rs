@@ -1,106 +1,89 @@
-//! Expressions over the runs of one seed.
+//! Evaluates expressions over the runs of one seed.
 
 use std::sync::Arc;
 
 use paceline_job::recipes::unknown;
 use paceline_learn::Rescale;
-use rhai::{Array, Dynamic, Engine, EvalAltResult, Scope};
+use rhai::{Array, Dynamic, Engine, EvalAltResult, Position, Scope};
 
+use crate::error::ExpressionError;
 use crate::noise;
 use crate::result::{Measurement, Results};
 use crate::summary::{deviation, extreme, mean};
 
-/// Why an expression has no value.
-pub enum Trouble {
-    Missing(String),
-    Wrong(String),
-}
-
-const MISSING: &str = "no run ";
-
-impl Trouble {
-    fn of(sentence: String) -> Trouble {
-        if sentence.contains(MISSING) {
-            Trouble::Missing(sentence)
-        } else {
-            Trouble::Wrong(sentence)
-        }
-    }
-}
-
-/// The value of an expression over the runs of one seed, for figures; none if a run is missing.
+/// Evaluates an expression over the runs of one seed; `None` if a run has no result.
 pub fn evaluate(
     expression: &str,
     seed: u64,
     results: &Arc<Results>,
-) -> Result<Option<f64>, String> {
+) -> Result<Option<f64>, ExpressionError> {
     match value(&engine(seed, results), expression) {
-        Ok(value) => Ok(Some(value)),
-        Err(Trouble::Missing(_)) => Ok(None),
-        Err(Trouble::Wrong(sentence)) => Err(sentence),
+        Err(ExpressionError::MissingRun { .. }) => Ok(None),
+        value => value.map(Some),
     }
 }
 
-/// Tells before any run whether expressions can be evaluated: every run of the experiment is made up.
+/// Checks expressions before any run, with a placeholder result for every run of the experiment.
 pub struct Checker {
     engine: Engine,
-    made_up: Arc<Results>,
+    placeholders: Arc<Results>,
 }
 
 impl Checker {
     pub fn new(runs: impl Iterator<Item = String>) -> Checker {
-        let mut made_up = Results::default();
-        runs.for_each(|run| made_up.add(Measurement::made_up(run)));
-        let made_up = Arc::new(made_up);
-        let mut engine = engine(0, &made_up);
-        // The one that computes long.
+        let mut placeholders = Results::default();
+        runs.for_each(|run| placeholders.add(Measurement::placeholder(run)));
+        let placeholders = Arc::new(placeholders);
+        let mut engine = engine(0, &placeholders);
+        // The real function takes long to compute.
         engine.register_fn("step_noise", |_: f64, _: &str| 1.0);
-        Checker { engine, made_up }
+        Checker { engine, placeholders }
     }
 
-    pub fn knows(&self, run: &str) -> bool {
-        self.made_up.get(run, 0).is_some()
+    /// Whether some size of the experiment has this run.
+    pub fn has_run(&self, run: &str) -> bool {
+        self.placeholders.get(run, 0).is_some()
     }
 
-    /// Whether the expression has a value; not so if a run is missing.
-    pub fn value(&self, expression: &str) -> Result<bool, String> {
+    /// Whether all runs of the expression exist in some size; an error if it is invalid otherwise.
+    pub fn has_value(&self, expression: &str) -> Result<bool, ExpressionError> {
         match value(&self.engine, expression) {
-            Ok(_) => Ok(true),
-            Err(Trouble::Missing(_)) => Ok(false),
-            Err(Trouble::Wrong(sentence)) => Err(sentence),
+            Err(ExpressionError::MissingRun { .. }) => Ok(false),
+            value => value.map(|_| true),
         }
     }
 
-    pub fn check_value(&self, expression: &str) -> Result<(), String> {
-        value(&self.engine, expression).map(drop).map_err(|trouble| self.told(trouble))
+    pub fn check_value(&self, expression: &str) -> Result<(), ExpressionError> {
+        value(&self.engine, expression).map(drop).map_err(|error| self.with_suggestion(error))
     }
 
-    pub fn check_truth(&self, rule: &str, known: &[(&str, f64)]) -> Result<(), String> {
-        let decided = truth(&self.engine, rule, &mut scope(known));
-        decided.map(drop).map_err(|trouble| self.told(trouble))
+    pub fn check_rule(&self, text: &str, known: &[(&str, f64)]) -> Result<(), ExpressionError> {
+        let decided = rule(&self.engine, text, &mut scope(known));
+        decided.map(drop).map_err(|error| self.with_suggestion(error))
     }
 
-    fn told(&self, trouble: Trouble) -> String {
-        match trouble {
-            Trouble::Wrong(sentence) => sentence,
-            Trouble::Missing(sentence) => {
-                let run = sentence.split_once(MISSING).map_or("", |(_, rest)| rest);
-                self.no_run(run.split('`').nth(1).unwrap_or_default())
-            }
+    /// A run without a placeholder exists in no size.
+    fn with_suggestion(&self, error: ExpressionError) -> ExpressionError {
+        match error {
+            ExpressionError::MissingRun { run } => self.unknown_run(&run),
+            error => error,
         }
     }
 
-    pub fn no_run(&self, run: &str) -> String {
+    pub fn unknown_run(&self, run: &str) -> ExpressionError {
         let otherwise = "runs are called recipe@cluster, or recipe/rate@cluster";
-        unknown("run", run, self.made_up.names(), otherwise)
+        let message = unknown("run", run, self.placeholders.names(), otherwise);
+        ExpressionError::UnknownRun(message.to_string())
     }
 }
 
-pub fn value(engine: &Engine, expression: &str) -> Result<f64, Trouble> {
+/// The value of an expression; true and false count as 1 and 0.
+pub fn value(engine: &Engine, expression: &str) -> Result<f64, ExpressionError> {
+    let invalid = |message| ExpressionError::Evaluation { expression: expression.into(), message };
     let value = engine
         .eval_expression::<Dynamic>(expression)
-        .map_err(|error| Trouble::of(format!("`{expression}`: {error}")))?;
-    number(&value).ok_or_else(|| Trouble::Wrong(format!("`{expression}` is no number")))
+        .map_err(|error| missing_run(&error).unwrap_or_else(|| invalid(error.to_string())))?;
+    number(&value).ok_or_else(|| ExpressionError::NotANumber { expression: expression.to_owned() })
 }
 
 fn number(value: &Dynamic) -> Option<f64> {
@@ -109,10 +92,12 @@ fn number(value: &Dynamic) -> Option<f64> {
     value.as_float().ok().or(whole).or(truth)
 }
 
-pub fn truth(engine: &Engine, rule: &str, scope: &mut Scope) -> Result<bool, Trouble> {
+/// Whether a rule holds for the variables in `scope`.
+pub fn rule(engine: &Engine, rule: &str, scope: &mut Scope) -> Result<bool, ExpressionError> {
+    let invalid = |message| ExpressionError::Rule { rule: rule.to_owned(), message };
     engine
         .eval_expression_with_scope::<bool>(scope, rule)
-        .map_err(|error| Trouble::of(format!("the rule `{rule}` cannot be decided: {error}")))
+        .map_err(|error| missing_run(&error).unwrap_or_else(|| invalid(error.to_string())))
 }
 
 pub fn scope(variables: &[(&str, f64)]) -> Scope<'static> {
@@ -125,7 +110,23 @@ pub fn scope(variables: &[(&str, f64)]) -> Scope<'static> {
 
 type Answer<T = f64> = Result<T, Box<EvalAltResult>>;
 
-/// Knows the runs of one seed by their names.
+/// The name of a run without a result, as the value of a Rhai runtime error.
+#[derive(Clone)]
+struct MissingRun(String);
+
+fn missing(run: &str) -> Box<EvalAltResult> {
+    let value = Dynamic::from(MissingRun(run.to_owned()));
+    Box::new(EvalAltResult::ErrorRuntime(value, Position::NONE))
+}
+
+/// The error `MissingRun` if evaluation failed because of `missing`.
+fn missing_run(error: &EvalAltResult) -> Option<ExpressionError> {
+    let EvalAltResult::ErrorRuntime(value, _) = error.unwrap_inner() else { return None };
+    let MissingRun(run) = value.clone().try_cast()?;
+    Some(ExpressionError::MissingRun { run })
+}
+
+/// An engine whose functions read the runs of one seed.
 pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
     let mut engine = Engine::new();
     engine.set_max_operations(100_000);
@@ -148,6 +149,24 @@ pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
         let results = results.clone();
         engine.register_fn(name, move |run: &str| -> Answer { metric(&results, run, seed, name) });
     }
+    register_curves(&mut engine, seed, results);
+    register_several_runs(&mut engine, seed, results);
+    engine.register_fn("least", |values: Array| over(&values, f64::min));
+    engine.register_fn("greatest", |values: Array| over(&values, f64::max));
+    engine.register_fn("average", |values: Array| -> Answer { Ok(mean(&numbers(&values)?)) });
+    engine.register_fn("step_noise", move |k: f64, rescale: &str| -> Answer {
+        let rescale = match rescale {
+            "linear" => Rescale::Linear,
+            "smooth" => Rescale::Smooth,
+            other => return Err(format!("step_noise takes linear or smooth, not {other}").into()),
+        };
+        Ok(noise::peak(rescale, k, seed))
+    });
+    engine
+}
+
+/// Functions that read the curves of one run.
+fn register_curves(engine: &mut Engine, seed: u64, results: &Arc<Results>) {
     for (function, curve) in
         [("loss_at", "loss"), ("accuracy_at", "accuracy"), ("test_loss_at", "test_loss")]
     {
@@ -156,7 +175,7 @@ pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
             Ok(get(&results, run, seed)?.value_at(curve, 0, seconds))
         });
     }
-    // The training loss when a part of the job was done.
+    // The training loss after a fraction of the job.
     let here = results.clone();
     engine.register_fn("loss_at_part", move |run: &str, part: f64| -> Answer {
         let run = get(&here, run, seed)?;
@@ -165,10 +184,14 @@ pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
     let here = results.clone();
     engine.register_fn("epoch_seconds", move |run: &str, k: i64| -> Answer {
         let result = get(&here, run, seed)?;
-        // An epoch that a run never came to takes forever.
+        // An epoch that the run did not reach takes infinitely long.
         Ok(usize::try_from(k).ok().and_then(|k| result.epoch_seconds(k)).unwrap_or(f64::INFINITY))
     });
-    // A number of each of these recipes on one cluster.
+}
+
+/// Functions that read a metric of several runs.
+fn register_several_runs(engine: &mut Engine, seed: u64, results: &Arc<Results>) {
+    // A metric of several recipes on one cluster.
     let here = results.clone();
     engine.register_fn("all", move |name: &str, recipes: Array, cluster: &str| -> Answer<Array> {
         let of = |recipe: Dynamic| {
@@ -177,7 +200,7 @@ pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
         };
         recipes.into_iter().map(of).collect()
     });
-    // How much a number varies from seed to seed, and its mean over them.
+    // The standard deviation of a metric over the seeds, and its mean.
     for (function, of) in [("noise", deviation as fn(&[f64]) -> f64), ("typical", mean)] {
         let here = results.clone();
         engine.register_fn(function, move |name: &str, run: &str| -> Answer {
@@ -187,41 +210,25 @@ pub fn engine(seed: u64, results: &Arc<Results>) -> Engine {
             if values.is_empty() { Err(missing(run)) } else { Ok(of(&values)) }
         });
     }
-    engine.register_fn("least", |values: Array| over(&values, f64::min));
-    engine.register_fn("greatest", |values: Array| over(&values, f64::max));
-    engine.register_fn("average", |values: Array| -> Answer { Ok(mean(&numbers(&values)?)) });
-    engine.register_fn("step_noise", move |k: f64, rescale: &str| -> Answer {
-        let rescale = match rescale {
-            "linear" => Rescale::Linear,
-            "smooth" => Rescale::Smooth,
-            other => return Err(format!("step_noise knows linear and smooth, not {other}").into()),
-        };
-        Ok(noise::peak(rescale, k, seed))
-    });
-    engine
 }
 
 fn get<'a>(results: &'a Results, run: &str, seed: u64) -> Answer<&'a Measurement> {
     results.get(run, seed).ok_or_else(|| missing(run))
 }
 
-fn missing(run: &str) -> Box<EvalAltResult> {
-    format!("{MISSING}`{run}`").into()
-}
-
 fn metric(results: &Results, run: &str, seed: u64, name: &str) -> Answer {
     let value = get(results, run, seed)?.metric(name);
-    value.ok_or_else(|| format!("runs have no `{name}`").into())
+    value.ok_or_else(|| format!("there is no metric `{name}`").into())
 }
 
 fn numbers(values: &Array) -> Answer<Vec<f64>> {
     let numbers: Option<Vec<f64>> = values.iter().map(number).collect();
-    numbers.ok_or_else(|| "these are no numbers".into())
+    numbers.ok_or_else(|| "the list must contain only numbers".into())
 }
 
 fn over(values: &Array, choose: fn(f64, f64) -> f64) -> Answer {
     match numbers(values)?.as_slice() {
-        [] => Err("there is nothing to choose from".into()),
+        [] => Err("the list is empty".into()),
         numbers => Ok(extreme(numbers, choose)),
     }
 }

@@ -1,11 +1,11 @@
-//! Bars told apart by shades and hatching, drawn line by line: patterns by name would clash on a page of many figures.
+//! Bars with distinct shades and hatching. Hatching is drawn line by line because SVG patterns need ids, which would clash on a page with several figures.
 
 use std::fmt::Write;
 
 use crate::panel::{COLORS, Place};
 use crate::svg::{PAPER, fill, rectangle, stroke};
 
-/// How a bar is filled: how dark, and with which lines.
+/// The fills of bars: opacity and hatching.
 const LOOKS: [(f64, &[Slope]); 8] = [
     (0.85, &[]),
     (0.0, &[Slope::Up]),
@@ -25,7 +25,7 @@ enum Slope {
     Upright,
 }
 
-/// From one line of a hatching to the next.
+/// The distance from one hatching line to the next.
 const PITCH: f64 = 3.6;
 
 pub(super) fn bar(look: usize, place: Place) -> String {
@@ -33,7 +33,7 @@ pub(super) fn bar(look: usize, place: Place) -> String {
     let color = COLORS[look % COLORS.len()];
     let (shade, slopes) = LOOKS[(look + 3 * lap) % LOOKS.len()];
     let edge = rectangle(place.x, place.y, place.width, place.height);
-    // The grid must not shine through.
+    // The grid must not show through.
     let paper = fill(PAPER, &edge);
     let inside =
         format!(r#"<path fill="{color}" fill-opacity="{shade}" stroke="{color}" d="{edge}"/>"#);
@@ -59,7 +59,7 @@ fn hatching(slope: Slope, place: Place) -> String {
                 let _ = write!(path, "M{:.1} {y:.1}v{height:.1}", x + right);
             }
         }
-        // Where right + down is the same, cut off at the edges; mirrored for the other way.
+        // A line joins points with the same right + down, clipped at the edges; mirrored for the other slope.
         Slope::Up | Slope::Down => {
             let mirrored = |right: f64| if let Slope::Up = slope { right } else { width - right };
             for sum in steps(std::f64::consts::SQRT_2 * PITCH, width + height) {
@@ -73,7 +73,7 @@ fn hatching(slope: Slope, place: Place) -> String {
     path
 }
 
-/// Multiples of the pitch below the end.
+/// The multiples of `pitch` below `end`.
 fn steps(pitch: f64, end: f64) -> impl Iterator<Item = f64> {
     (1..).map(move |i| f64::from(i) * pitch).take_while(move |at| *at < end)
 }

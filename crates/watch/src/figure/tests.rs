@@ -5,12 +5,12 @@ fn scale(logarithmic: bool) -> Scale {
     Scale { label: "a < b".to_owned(), logarithmic }
 }
 
-fn spot(x: f64, y: f64) -> Spot {
-    Spot { x, y, low: 0.9 * y, high: 1.1 * y }
+fn point(x: f64, y: f64) -> RangePoint {
+    RangePoint { x, y, low: 0.9 * y, high: 1.1 * y }
 }
 
 fn line(label: &str, values: &[f64]) -> Line {
-    let points = values.iter().enumerate().map(|(i, y)| spot(i as f64, *y)).collect();
+    let points = values.iter().enumerate().map(|(i, y)| point(i as f64, *y)).collect();
     Line { label: label.to_owned(), points }
 }
 
@@ -19,12 +19,12 @@ fn lines(logarithmic: bool, lines: Vec<Line>) -> Figure {
     figure(Drawing::Lines { x, y, lines })
 }
 
-/// Every series has these values in turn, group by group.
+/// Bars whose values are taken from `values` in turn, group by group.
 fn bars(logarithmic: bool, groups: &[&str], labels: &[&str], values: &[f64]) -> Figure {
-    let mut values = values.iter().cycle().map(|y| Some(spot(0.0, *y)));
+    let mut values = values.iter().cycle().map(|y| Some(point(0.0, *y)));
     let mut values = || values.by_ref().take(groups.len()).collect();
-    let series = labels.iter().map(|label| Bar { label: (*label).to_owned(), values: values() });
-    let series = series.collect();
+    let bar = |label: &&str| BarSeries { label: (*label).to_owned(), values: values() };
+    let series = labels.iter().map(bar).collect();
     let groups = groups.iter().map(|group| (*group).to_owned()).collect();
     figure(Drawing::Bars { y: scale(logarithmic), groups, series })
 }
@@ -33,7 +33,8 @@ fn figure(drawing: Drawing) -> Figure {
     Figure { title: "A <title>".to_owned(), caption: "words & words".to_owned(), drawing }
 }
 
-fn sound(figure: &Figure) -> String {
+/// The figure as SVG; panics if that is not well-formed.
+fn valid_svg(figure: &Figure) -> String {
     let svg = figure.svg();
     assert!(is_well_formed(&svg), "{svg}");
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
@@ -46,22 +47,22 @@ fn height_of(svg: &str) -> f64 {
     rest.split('"').next().and_then(|number| number.parse().ok()).expect("a number")
 }
 
-/// Where such words stand, and the words.
-fn words(svg: &str) -> Vec<(f64, f64, &str)> {
+/// All texts of the drawing with their positions.
+fn texts(svg: &str) -> Vec<(f64, f64, &str)> {
     let number = |text: &str, name: &str| -> f64 {
-        let (_, rest) = text.split_once(name).expect("a text has a place");
+        let (_, rest) = text.split_once(name).expect("a text has a position");
         rest.split('"').next().and_then(|number| number.parse().ok()).expect("a number")
     };
     let texts = svg.split("<text").skip(1);
     let texts = texts.map(|text| {
-        let words = text.split(['>', '<']).nth(1).expect("words");
-        (number(text, " x=\""), number(text, " y=\""), words)
+        let content = text.split(['>', '<']).nth(1).expect("a text has content");
+        (number(text, " x=\""), number(text, " y=\""), content)
     });
     texts.collect()
 }
 
 #[test]
-fn names_are_escaped_and_the_caption_goes_along_unseen() {
+fn names_are_escaped_and_the_caption_is_a_description() {
     let figures = [
         lines(false, vec![line("<&>", &[1.0, 2.0])]),
         bars(false, &["<&>"], &["a", "<b>"], &[1.0]),
@@ -69,7 +70,7 @@ fn names_are_escaped_and_the_caption_goes_along_unseen() {
     ];
 
     for figure in figures {
-        let svg = sound(&figure);
+        let svg = valid_svg(&figure);
 
         for text in
             ["A &lt;title&gt;", "a &lt; b", "&lt;&amp;&gt;", "<desc>words &amp; words</desc>"]
@@ -77,14 +78,14 @@ fn names_are_escaped_and_the_caption_goes_along_unseen() {
             assert!(svg.contains(text), "no {text} in {svg}");
         }
         for outside in ["href", "<script", "url(", "src="] {
-            assert!(!svg.contains(outside), "the figure needs {outside}");
+            assert!(!svg.contains(outside), "the figure is not self-contained: {outside}");
         }
     }
 }
 
 #[test]
-fn a_figure_of_nothing_says_so() {
-    let none = Bar { label: "none".to_owned(), values: vec![None] };
+fn a_figure_without_data_says_so() {
+    let none = BarSeries { label: "none".to_owned(), values: vec![None] };
     let groups = || vec!["group".to_owned()];
     let figures = [
         lines(false, vec![]),
@@ -99,14 +100,14 @@ fn a_figure_of_nothing_says_so() {
     ];
 
     for figure in figures {
-        let svg = sound(&figure);
+        let svg = valid_svg(&figure);
 
-        assert!(svg.contains("nothing was recorded") && svg.contains("A &lt;title&gt;"), "{svg}");
+        assert!(svg.contains(">no data<") && svg.contains("A &lt;title&gt;"), "{svg}");
     }
 }
 
 #[test]
-fn numbers_of_every_kind_leave_a_sound_figure() {
+fn extreme_numbers_give_a_well_formed_figure() {
     let kinds = [
         0.0,
         -0.0,
@@ -128,63 +129,63 @@ fn numbers_of_every_kind_leave_a_sound_figure() {
         for b in kinds {
             for logarithmic in [false, true] {
                 let mut points = line("line", &[1.0, a, b, 2.0]);
-                points.points.push(Spot { x: a, y: 1.0, low: b, high: a });
-                points.points.push(Spot { x: 7.0, y: 1.0, low: b, high: a });
-                sound(&lines(logarithmic, vec![points]));
-                sound(&lines(logarithmic, vec![line("line", &[a, b])]));
-                sound(&bars(logarithmic, &["g", "h"], &["a", "b"], &[a, b, 2.0]));
-                sound(&bars(logarithmic, &["g"], &["a"], &[a]));
+                points.points.push(RangePoint { x: a, y: 1.0, low: b, high: a });
+                points.points.push(RangePoint { x: 7.0, y: 1.0, low: b, high: a });
+                valid_svg(&lines(logarithmic, vec![points]));
+                valid_svg(&lines(logarithmic, vec![line("line", &[a, b])]));
+                valid_svg(&bars(logarithmic, &["g", "h"], &["a", "b"], &[a, b, 2.0]));
+                valid_svg(&bars(logarithmic, &["g"], &["a"], &[a]));
             }
         }
     }
 }
 
 #[test]
-fn a_line_that_ends_without_a_number_diverged() {
+fn a_line_whose_last_point_is_not_finite_is_labeled_as_diverged() {
     let diverged = line("bad", &[1.0, 2.0, f64::NAN]);
     let never = line("worse", &[f64::INFINITY]);
 
-    let svg = sound(&lines(false, vec![line("good", &[1.0, 2.0, 3.0]), diverged, never]));
+    let svg = valid_svg(&lines(false, vec![line("good", &[1.0, 2.0, 3.0]), diverged, never]));
 
-    for text in [">good<", ">bad (diverged)<", ">nothing to draw of worse<"] {
+    for text in [">good<", ">bad (diverged)<", ">no data for worse<"] {
         assert!(svg.contains(text), "no {text} in {svg}");
     }
 }
 
 #[test]
 fn ranges_are_drawn_only_where_seeds_differ() {
-    let same = |y| Spot { x: y, y, low: y, high: y };
+    let same = |y| RangePoint { x: y, y, low: y, high: y };
     let one_seed = Line { label: "one".to_owned(), points: vec![same(1.0), same(2.0)] };
-    let bar = |spot| Bar { label: "one".to_owned(), values: vec![Some(spot)] };
-    let one_bar = |spot| {
-        let (groups, series) = (vec!["group".to_owned()], vec![bar(spot)]);
+    let bar = |point| BarSeries { label: "one".to_owned(), values: vec![Some(point)] };
+    let one_bar = |point| {
+        let (groups, series) = (vec!["group".to_owned()], vec![bar(point)]);
         figure(Drawing::Bars { y: scale(false), groups, series })
     };
     let cases = [
         (lines(false, vec![one_seed]), false),
         (lines(false, vec![line("three", &[1.0, 2.0])]), true),
         (one_bar(same(1.0)), false),
-        (one_bar(spot(0.0, 1.0)), true),
+        (one_bar(point(0.0, 1.0)), true),
     ];
 
     for (figure, has_range) in cases {
-        let svg = sound(&figure);
+        let svg = valid_svg(&figure);
 
-        assert_eq!(svg.contains("the lowest to the highest"), has_range, "{svg}");
+        assert_eq!(svg.contains("over seeds"), has_range, "{svg}");
     }
 }
 
 #[test]
-fn a_dozen_lines_and_more_have_labels_apart_and_looks_of_their_own() {
+fn a_dozen_lines_and_more_have_separate_labels_and_distinct_looks() {
     for many in [12, 40] {
         let names: Vec<String> = (0..many).map(|i| format!("line {i}.")).collect();
         let same = names.iter().map(|name| line(name, &[3.0, 2.0, 1.0])).collect();
 
-        let svg = sound(&lines(true, same));
+        let svg = valid_svg(&lines(true, same));
 
-        let mut heights: Vec<f64> = words(&svg)
+        let mut heights: Vec<f64> = texts(&svg)
             .into_iter()
-            .filter(|(_, _, words)| words.starts_with("line "))
+            .filter(|(_, _, text)| text.starts_with("line "))
             .map(|(_, y, _)| y)
             .collect();
         heights.sort_by(f64::total_cmp);
@@ -199,40 +200,40 @@ fn a_dozen_lines_and_more_have_labels_apart_and_looks_of_their_own() {
 }
 
 #[test]
-fn a_long_line_is_thinned_to_what_can_be_seen() {
+fn a_long_line_is_thinned_to_the_resolution_of_the_plot() {
     let values: Vec<f64> = (0..100_000).map(|i| 1.0 + f64::from(i)).collect();
 
-    let svg = sound(&lines(false, vec![line("long", &values)]));
+    let svg = valid_svg(&lines(false, vec![line("long", &values)]));
 
     assert!(svg.len() < 100_000, "{} bytes", svg.len());
 }
 
 #[test]
-fn bars_that_are_missing_are_marked_and_explained() {
-    let whole = sound(&bars(false, &["g", "h"], &["a", "b"], &[1.0]));
-    let holed = sound(&bars(false, &["g", "h"], &["a", "b"], &[1.0, f64::NAN, 2.0]));
+fn missing_bars_are_marked_and_explained() {
+    let complete = valid_svg(&bars(false, &["g", "h"], &["a", "b"], &[1.0]));
+    let with_gap = valid_svg(&bars(false, &["g", "h"], &["a", "b"], &[1.0, f64::NAN, 2.0]));
 
-    assert!(!whole.contains("no such run"), "{whole}");
-    assert!(holed.contains("x: no such run, or it diverged"), "{holed}");
+    assert!(!complete.contains("x: run missing"), "{complete}");
+    assert!(with_gap.contains("x: run missing or diverged"), "{with_gap}");
 }
 
 #[test]
-fn a_series_shorter_or_longer_than_the_groups_does_no_harm() {
-    let bar = |n| Bar { label: format!("{n}"), values: vec![Some(spot(0.0, 1.0)); n] };
+fn a_series_may_be_shorter_or_longer_than_the_groups() {
+    let bar = |n| BarSeries { label: format!("{n}"), values: vec![Some(point(0.0, 1.0)); n] };
     let series = vec![bar(0), bar(1), bar(9)];
     let groups = vec!["g".to_owned(), "h".to_owned()];
 
-    let svg = sound(&figure(Drawing::Bars { y: scale(false), groups, series }));
+    let svg = valid_svg(&figure(Drawing::Bars { y: scale(false), groups, series }));
 
-    assert!(svg.contains("no such run"), "{svg}");
+    assert!(svg.contains("x: run missing"), "{svg}");
 }
 
 #[test]
 fn series_are_named_under_their_bars_or_in_a_legend() {
-    let short = sound(&bars(false, &["g", "h"], &["ssgd", "local"], &[1.0]));
-    let long = sound(&bars(false, &["g", "h"], &["ssgd", &"long ".repeat(20)], &[1.0]));
+    let short = valid_svg(&bars(false, &["g", "h"], &["ssgd", "local"], &[1.0]));
+    let long = valid_svg(&bars(false, &["g", "h"], &["ssgd", &"long ".repeat(20)], &[1.0]));
 
-    let count = |svg: &str, word: &str| words(svg).iter().filter(|(_, _, w)| *w == word).count();
+    let count = |svg: &str, text: &str| texts(svg).iter().filter(|(_, _, t)| *t == text).count();
     assert_eq!((count(&short, "ssgd"), count(&short, "a")), (2, 0));
     // Once in the legend and once under each bar.
     assert_eq!((count(&long, "ssgd"), count(&long, "a")), (1, 3));
@@ -247,31 +248,31 @@ fn many_bars_make_a_wider_drawing_whose_legend_stays_inside() {
 
     for (columns, series) in [(9, 8), (30, 20)] {
         let figure = bars(true, &groups[..columns], &labels[..series], &[3.0, 700.0, 20.0]);
-        let svg = sound(&figure);
+        let svg = valid_svg(&figure);
 
         let width = figure.sketch().width;
         assert_eq!(width > WIDTH, columns > 9, "{width}");
         let inside = |(x, y, _): &(f64, f64, &str)| {
             (0.0..width).contains(x) && (0.0..height_of(&svg)).contains(y)
         };
-        assert!(words(&svg).iter().all(inside), "{svg}");
+        assert!(texts(&svg).iter().all(inside), "{svg}");
     }
 }
 
 #[test]
-fn names_of_groups_wrap_and_tilt_only_if_they_cannot() {
+fn group_names_are_tilted_only_if_they_cannot_be_wrapped() {
     let wide = ["one slow worker", "two_slow_workers"].repeat(5);
     let wider = ["oneslowworkeramongmanyothers"].repeat(10);
 
-    let wrapped = sound(&bars(false, &wide, &["a", "b"], &[1.0]));
-    let tilted = sound(&bars(false, &wider, &["a", "b"], &[1.0]));
+    let wrapped = valid_svg(&bars(false, &wide, &["a", "b"], &[1.0]));
+    let tilted = valid_svg(&bars(false, &wider, &["a", "b"], &[1.0]));
 
     assert!(wrapped.contains(">two_slow_<") && !wrapped.contains("rotate(-40"), "{wrapped}");
     assert_eq!(tilted.matches("rotate(-40").count(), 10);
 }
 
 #[test]
-fn words_are_wrapped_between_their_parts() {
+fn texts_are_wrapped_after_spaces_and_punctuation() {
     let table: [(&str, usize, Option<&[&str]>); 6] = [
         ("", 5, Some(&[])),
         ("one slow worker", 20, Some(&["one slow worker"])),

@@ -1,4 +1,4 @@
-//! What is on a run's page: what was asked for, how it went, who did what.
+//! The layout of a run's page.
 
 use std::fmt::Write;
 
@@ -13,12 +13,12 @@ const HEIGHT: f64 = 300.0;
 pub(super) fn html(report: &Report, facts: &Facts) -> String {
     let mut body = remarks(&facts.remarks);
     body += "<div class=\"facts\">\n";
-    body += &table("What was asked for", &facts.about);
-    body += &table("What came of it", &facts.figures);
-    body += "</div>\n<h2>How it went</h2>\n<div class=\"panels\">\n";
+    body += &table("Configuration", &facts.about);
+    body += &table("Results", &facts.figures);
+    body += "</div>\n<h2>Training</h2>\n<div class=\"panels\">\n";
     let panels = panels::all(report);
     if panels.is_empty() {
-        body += "<p>The journal tells of no training.</p>\n";
+        body += "<p>The journal contains no training.</p>\n";
     }
     for panel in panels {
         let place = Place { x: 0.0, y: 4.0, width: WIDTH, height: HEIGHT - 8.0 };
@@ -29,7 +29,7 @@ pub(super) fn html(report: &Report, facts: &Facts) -> String {
     page("report", &facts.title, &body)
 }
 
-/// Values by name.
+/// A table of names and values.
 fn table(title: &str, rows: &[(String, String)]) -> String {
     if rows.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! The panels of a page: how a run learned, what it sent, how the work was shared.
+//! The panels of a run's page: loss, accuracy, learning rate, throughput, shares, bytes, members, staleness and strategy metrics.
 
 use super::Report;
 use super::shares::{ROUND, Shares};
@@ -9,13 +9,13 @@ use crate::points::{DIVERGED, brief, shortened, smoothed, thinned};
 use crate::table::count;
 use crate::track::{Bin, Track};
 
-/// Shares and rates of work are drawn in so many pieces at most: finer, they are noise.
+/// Throughput, shares and staleness are averaged over at most this many pieces; finer ones would mostly show noise.
 const PIECES: f64 = 64.0;
 
-/// A strategy's own numbers get a panel each, up to here.
+/// The maximal number of panels for strategy metrics.
 const NOTES_MAX: usize = 6;
 
-/// Those panels that have something to show.
+/// All panels for which there is data.
 pub(super) fn all(report: &Report) -> Vec<Panel> {
     let mut panels = vec![
         loss(report, Across::Time),
@@ -67,7 +67,7 @@ impl Across {
     }
 }
 
-/// The axis of time, and the seconds of its unit.
+/// The time axis, and the length of its unit in seconds.
 fn time(report: &Report) -> (Axis, f64) {
     let (unit, seconds) = time_unit(report.seconds());
     (Axis::linear(format!("time, {unit}"), 0.0, report.seconds() / seconds), seconds)
@@ -104,12 +104,12 @@ fn accuracy(report: &Report, across: Across) -> Option<Panel> {
     let points: Vec<Point> = report.curves.accuracy().iter().filter(is_drawable).copied().collect();
     let values = || points.iter().map(|point| 100.0 * point.value);
     let (low, high) = (values().fold(100.0, f64::min), values().fold(0.0, f64::max));
-    // Data without labels have nothing to be told right.
+    // Without labels there is no accuracy.
     if high == 0.0 {
         return None;
     }
-    let room = 0.05 * (high - low).max(1.0);
-    let y = Axis::linear("test accuracy, %", (low - room).max(0.0), (high + room).min(100.0));
+    let margin = 0.05 * (high - low).max(1.0);
+    let y = Axis::linear("test accuracy, %", (low - margin).max(0.0), (high + margin).min(100.0));
     let label = format!("{:.1} %", 100.0 * points.last()?.value);
     let place = across.place(report);
     let points = thinned(&points).iter().map(|p| (place(p), 100.0 * p.value)).collect();
@@ -126,12 +126,12 @@ fn note(report: &Report, name: &str) -> Option<Panel> {
     let title = match name {
         "period" => "Period: local steps between averages".to_owned(),
         "variance" => "Variance of the replicas around their mean".to_owned(),
-        name => format!("Noted by the strategy: {}", shortened(name, 40)),
+        name => format!("Strategy metric: {}", shortened(name, 40)),
     };
     over_epochs(report, &title, &shortened(name, 30), report.curves.note(name))
 }
 
-/// One line over epochs; on a logarithmic axis if it spans more than a decade.
+/// A line over epochs; the axis is logarithmic if the values span more than a factor of ten.
 fn over_epochs(report: &Report, title: &str, name: &str, points: &[Point]) -> Option<Panel> {
     let is_drawable = |point: &&Point| point.value.is_finite();
     let points: Vec<Point> = points.iter().filter(is_drawable).copied().collect();
@@ -149,7 +149,7 @@ fn over_epochs(report: &Report, title: &str, name: &str, points: &[Point]) -> Op
     Some(Panel { title: title.to_owned(), x: Across::Epochs.axis(report), y, strokes })
 }
 
-/// Samples applied per second, from one point of the curves to another at least half an epoch on.
+/// Samples applied per second, each measured over at least half an epoch.
 fn throughput(report: &Report) -> Option<Panel> {
     let points = report.curves.loss();
     let mut from = *points.first()?;
@@ -170,7 +170,7 @@ fn throughput(report: &Report) -> Option<Panel> {
     Some(Panel { title: "Samples per second, all workers".to_owned(), x, y, strokes })
 }
 
-/// Each worker's part of the samples, by rounds where all take them together, else by time.
+/// Each worker's share of the samples, by round for synchronous strategies, otherwise by time.
 fn shares(report: &Report) -> Option<Panel> {
     let Shares { all, by_worker, .. } = &report.shares;
     let workers = report.computed.len();
@@ -185,7 +185,7 @@ fn shares(report: &Report) -> Option<Panel> {
         (axis, report.seconds(), unit)
     };
     let all = all.coarsened(all.len() as f64 * all.seconds() / PIECES);
-    // A last piece with few samples tells who came last, not of shares.
+    // Shares in an incomplete last piece depend on which worker came last.
     let last = all.len().saturating_sub(1);
     let is_cut = last > 0 && all.bin(last).sum < 0.5 * all.bin(last - 1).sum;
     let pieces = if is_cut { last } else { last + 1 };
@@ -204,7 +204,7 @@ fn shares(report: &Report) -> Option<Panel> {
     }
     strokes.retain(|stroke| !stroke.points.is_empty());
     let highest = strokes.iter().flat_map(|s| &s.points).map(|(_, y)| *y).fold(0.0, f64::max);
-    let y = Axis::linear("part of the samples, %", 0.0, (1.08 * highest).min(100.0));
+    let y = Axis::linear("share of the samples, %", 0.0, (1.08 * highest).min(100.0));
     let title = match workers - by_worker.len() {
         0 => "Each worker's share of the samples".to_owned(),
         _ => format!("Shares of the samples: {} of {workers} workers", by_worker.len()),
@@ -232,10 +232,10 @@ fn bytes(report: &Report) -> Option<Panel> {
     );
     let strokes = vec![Stroke { label: format!("{:.1} {unit}", total / size), look: 0, points }];
     let y = Axis::linear(format!("sent, {unit}"), 0.0, 1.05 * total / size);
-    Some(Panel { title: "Sent by all workers".to_owned(), x, y, strokes })
+    Some(Panel { title: "Bytes sent, all workers".to_owned(), x, y, strokes })
 }
 
-/// How many members there were, if that changed.
+/// The number of members; omitted if it never changed.
 fn members(report: &Report) -> Option<Panel> {
     let (low, high) = extremes(&report.members)?;
     if low == high {
@@ -247,7 +247,7 @@ fn members(report: &Report) -> Option<Panel> {
         let at = from / seconds;
         let before = points.last().map(|(_, members)| *members);
         points.extend(before.map(|members| (at, members)));
-        // Views that follow on each other within a pixel are a stroke from the fewest to the most.
+        // Views within the same pixel are drawn as a vertical line from the fewest to the most members.
         points.extend([(at, bin.high), (at, bin.low), (at, bin.last)]);
     }
     let last = points.last()?.1;
@@ -257,7 +257,7 @@ fn members(report: &Report) -> Option<Panel> {
     Some(Panel { title: "Members over time".to_owned(), x, y, strokes })
 }
 
-/// Mean and most, if there is more to tell than one number.
+/// Mean and maximum staleness; omitted if it is constant or at most 1.
 fn staleness(report: &Report) -> Option<Panel> {
     let (low, high) = extremes(&report.staleness)?;
     if low == high || high <= 1.0 {
@@ -269,13 +269,13 @@ fn staleness(report: &Report) -> Option<Panel> {
         let at = |from: f64, to: f64| (from + to.min(report.seconds())) / 2.0 / seconds;
         track.bins().map(|(from, to, bin)| (at(from, to), value(&bin))).collect()
     };
-    let strokes = [("most", line(|bin| bin.high)), ("mean", line(Bin::mean))];
+    let strokes = [("max", line(|bin| bin.high)), ("mean", line(Bin::mean))];
     let strokes = strokes.into_iter().enumerate().map(|(look, (name, points))| {
         let last = points.last().map_or(0.0, |(_, staleness)| *staleness);
         Stroke { label: format!("{name} {last:.1}"), look, points }
     });
     let y = Axis::linear("updates", 0.0, 1.08 * high);
-    let title = "Staleness: updates between reading and applying".to_owned();
+    let title = "Staleness of applied gradients".to_owned();
     Some(Panel { title, x, y, strokes: strokes.collect() })
 }
 

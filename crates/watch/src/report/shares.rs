@@ -1,4 +1,4 @@
-//! Who computed which part of the samples, in bounded memory.
+//! Each worker's share of the samples over the run, in bounded memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use paceline_runtime::{Line, Record, WorkerId};
 
 use crate::track::Track;
 
-/// So many workers' shares can be told apart in one panel.
+/// More lines than this would be indistinguishable in a panel.
 const WORKERS_MAX: usize = 12;
 
-/// A track of rounds is one of time in which a round takes so long.
+/// A `Track` is indexed by time; a track indexed by rounds counts each round as this much time.
 pub(super) const ROUND: Duration = Duration::from_micros(1);
 
-/// Samples by round where members exchange together: time would cut rounds apart. Else by time.
+/// Samples by round for synchronous strategies, because bins of time would split rounds; otherwise by time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares {
     together: bool,

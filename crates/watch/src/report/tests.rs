@@ -13,19 +13,19 @@ fn body(html: &str) -> &str {
     html.split_once("<body>").and_then(|(_, rest)| rest.split_once("</body>")).expect("a body").0
 }
 
-fn assert_sound(html: &str) {
+fn assert_valid(html: &str) {
     assert!(is_well_formed(body(html)), "{html}");
     assert!(!html.contains("NaN") && !html.contains("inf "), "{html}");
     for outside in ["http:", "https:", "<script", "<link", "url(", "src="] {
-        assert!(!html.contains(outside), "the page needs {outside}");
+        assert!(!html.contains(outside), "the page is not self-contained: {outside}");
     }
 }
 
 #[test]
-fn a_page_has_every_panel_that_its_run_has_something_for() {
+fn a_page_has_a_panel_for_everything_recorded() {
     let html = html(&two_workers(50));
 
-    assert_sound(&html);
+    assert_valid(&html);
     for title in [
         "Loss over time",
         "Loss over epochs",
@@ -34,7 +34,7 @@ fn a_page_has_every_panel_that_its_run_has_something_for() {
         "Learning rate",
         "Samples per second, all workers",
         "Each worker&apos;s share of the samples",
-        "Sent by all workers",
+        "Bytes sent, all workers",
         "The first 120 ms",
         "All 500 ms",
         "a &lt;run&gt;",
@@ -48,12 +48,12 @@ fn a_page_has_every_panel_that_its_run_has_something_for() {
         assert!(html.contains(title), "no {title} in {html}");
     }
     for title in ["Members over time", "Staleness", "Period", "class=\"remark\""] {
-        assert!(!html.contains(title), "{title} without reason in {html}");
+        assert!(!html.contains(title), "unexpected {title} in {html}");
     }
 }
 
 #[test]
-fn what_changes_gets_a_panel() {
+fn members_staleness_and_notes_get_panels_if_they_vary() {
     let mut lines = two_workers(50);
     lines.push(line(500, view(2, &[0])));
     for (at, staleness) in [(505, 1), (510, 7)] {
@@ -70,23 +70,23 @@ fn what_changes_gets_a_panel() {
 
     let html = html(&lines);
 
-    assert_sound(&html);
-    for title in ["Members over time", "Staleness", "most 7.0", "Period", "strategy: &lt;own&gt;"] {
+    assert_valid(&html);
+    for title in ["Members over time", "Staleness", "max 7.0", "Period", "metric: &lt;own&gt;"] {
         assert!(html.contains(title), "no {title} in {html}");
     }
 }
 
 #[test]
-fn any_beginning_of_a_journal_gives_a_page() {
+fn every_prefix_of_a_journal_gives_a_page() {
     let lines = two_workers(8);
 
     for n in 0..lines.len() {
-        assert_sound(&html(&lines[..n]));
+        assert_valid(&html(&lines[..n]));
     }
 }
 
 #[test]
-fn a_run_that_diverged_is_drawn_as_far_as_it_goes() {
+fn a_diverged_run_is_drawn_up_to_its_last_finite_values() {
     let mut lines = two_workers(10);
     for (i, loss_sum) in [(0, 1e9), (1, f64::INFINITY), (2, f64::NAN)] {
         let (who, version, staleness, rate) = (WorkerId(0), 60, 0, 0.1);
@@ -98,7 +98,7 @@ fn a_run_that_diverged_is_drawn_as_far_as_it_goes() {
         lines.push(line(110, Record::Scored { samples: 210, loss: loss_sum, accuracy: f64::NAN }));
     }
 
-    assert_sound(&html(&lines));
+    assert_valid(&html(&lines));
 }
 
 #[test]
@@ -113,20 +113,20 @@ fn the_page_of_a_long_run_of_many_workers_stays_small() {
 
     let html = html(&lines);
 
-    assert_sound(&html);
+    assert_valid(&html);
     assert!(html.contains("12 of 500 workers") && html.contains("and 468 more workers"));
     assert!(html.len() < 1_000_000, "{} bytes", html.len());
 }
 
 #[test]
-fn whom_the_others_waited_for_is_told() {
+fn the_page_names_the_worker_that_others_waited_for() {
     let mut report = Report::default();
     read_all(&mut report, &two_workers(10));
 
     let waited_for = BTreeMap::from([(WorkerId(1), Duration::from_millis(50))]);
     let html = report.html(&Facts { waited_for, ..Facts::default() });
 
-    assert!(html.contains("waited for <b>worker 1</b> most: 50 ms in all"), "{html}");
+    assert!(html.contains("waited longest for <b>worker 1</b>: 50 ms in total"), "{html}");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_thinned_journal_gives_estimates_and_no_waits() {
     let mut report = Report::default();
     read_all(&mut report, &lines);
 
-    // 25 rounds of two workers as they are, 25 that count three times.
+    // Two workers: 25 rounds count once, 25 count three times.
     assert_eq!(report.bytes_total(), 2 * 25 * 100 + 2 * 25 * 300);
-    assert!(report.html(&Facts::default()).contains("does not tell who waited for whom"));
+    assert!(report.html(&Facts::default()).contains("Waiting times are not available"));
 }

@@ -1,4 +1,4 @@
-//! The workers of a page: how busy each was, whom the others waited for, who computed when.
+//! The workers section of a run's page: utilization, waiting times and timelines.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::page::{drawing, table};
 use crate::svg::{fill, rectangle, stroke, text};
 use crate::table::{count, duration};
 
-/// More workers than these are counted, not listed.
+/// Further workers are counted, not listed.
 const WORKERS_MAX: usize = 32;
 
 const WIDTH: f64 = 1200.0;
@@ -29,7 +29,7 @@ pub(super) fn section(report: &Report, facts: &Facts) -> String {
         let _ =
             writeln!(html, "<p>and {} more workers.</p>", count((workers - WORKERS_MAX) as u64));
     }
-    html += "<h2>Who computes when</h2>\n";
+    html += "<h2>Worker timelines</h2>\n";
     let (opening, end) = (report.timeline.opening(), report.timeline.now());
     if Duration::ZERO < opening && opening < end {
         let title = format!("The first {}", duration(opening.as_secs_f64()));
@@ -41,21 +41,21 @@ pub(super) fn section(report: &Report, facts: &Facts) -> String {
 
 fn waited_for_most(report: &Report, facts: &Facts) -> String {
     if report.keeping_one_in() > 1 {
-        return "A thinned journal does not tell who waited for whom.".to_owned();
+        return "Waiting times are not available, because the journal was thinned.".to_owned();
     }
     let most = facts.waited_for.iter().max_by_key(|(_, time)| **time);
     let Some((who, time)) = most.filter(|(_, time)| **time > Duration::ZERO) else {
-        return "Nobody was waited for.".to_owned();
+        return "No worker waited for another.".to_owned();
     };
     let workers = report.timeline.workers();
     let time = duration(time.as_secs_f64());
     format!(
-        "The others waited for <b>worker {who}</b> most: {time} in all, added up over {workers} workers."
+        "Other workers waited longest for <b>worker {who}</b>: {time} in total, summed over {workers} workers."
     )
 }
 
 fn workers_table(report: &Report, facts: &Facts) -> String {
-    let header = ["worker", "computing", "utilization", "samples", "waited for by others"];
+    let header = ["worker", "computing", "utilization", "samples", "others waited for it"];
     let row = |(who, part): (WorkerId, f64)| {
         let samples = report.computed.get(&who).copied().unwrap_or(0);
         let waited = match facts.waited_for.get(&who).copied().unwrap_or_default() {
@@ -74,7 +74,7 @@ fn bar(part: f64) -> String {
     let (width, height) = (240.0, 14.0);
     let waiting = fill(SHADES[0], &rectangle(0.0, 2.0, width, height - 4.0));
     let computing = fill(SHADES[4], &rectangle(0.0, 2.0, width * part, height - 4.0));
-    // A rim, so that the whole can be seen on any paper.
+    // A rim shows the whole bar on any background.
     let rim = stroke(SHADES[2], "", &rectangle(0.5, 2.0, width - 1.0, height - 4.0));
     let svg = drawing("utilization", width, height, &(waiting + &computing + &rim));
     format!("<div class=\"bar\">{svg}</div>")

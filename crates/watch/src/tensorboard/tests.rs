@@ -1,10 +1,10 @@
 use super::*;
 use crate::testing::{line, read_all, scratch, two_workers};
 
-/// An event as an independent reader decodes it: time, step, and scalars by tag.
+/// A decoded event: time, step, and scalars with their tags.
 type Event = (f64, u64, Vec<(String, f32)>);
 
-/// CRC-32C bit by bit, highest first, unlike the one under test.
+/// CRC-32C computed from the highest bit, unlike the implementation under test.
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX.reverse_bits();
     for byte in bytes {
@@ -22,7 +22,7 @@ fn assert_sum(bytes: &[u8], sum: &[u8]) {
     assert_eq!(sum, masked.to_le_bytes());
 }
 
-/// The events of a file; panics if its framing or a checksum is wrong.
+/// The events of a file; panics if the framing or a checksum is wrong.
 fn events(mut file: &[u8]) -> Vec<Event> {
     let mut events = vec![];
     while !file.is_empty() {
@@ -49,18 +49,18 @@ fn decoded(event: &[u8]) -> Event {
                     .map(|(field, value)| scalar(field, value))
                     .collect();
             }
-            (field, _) => panic!("an event has no field {field} for us"),
+            (field, _) => panic!("unexpected field {field} in an event"),
         }
     }
     (time, step, scalars)
 }
 
 fn scalar(field: u64, value: Content) -> (String, f32) {
-    let Content::Bytes(value) = value else { panic!("a value is a message") };
+    let Content::Bytes(value) = value else { panic!("a value must be a message") };
     assert_eq!(field, 1);
     let fields = fields(value);
     let [(1, Content::Bytes(tag)), (2, Content::Fixed(number))] = fields[..] else {
-        panic!("a scalar is a tag and a number")
+        panic!("a scalar must be a tag and a number")
     };
     (String::from_utf8(tag.to_vec()).unwrap(), f32::from_le_bytes(number.try_into().unwrap()))
 }
@@ -84,7 +84,7 @@ fn fields(mut message: &[u8]) -> Vec<(u64, Content<'_>)> {
                 Content::Bytes(message.split_off(..length).unwrap())
             }
             5 => Content::Fixed(message.split_off(..4).unwrap()),
-            kind => panic!("there is no kind {kind} in our events"),
+            kind => panic!("unexpected wire type {kind}"),
         };
         fields.push((key >> 3, content));
     }
@@ -117,22 +117,22 @@ fn written(name: &str, lines: &[Line]) -> Vec<Event> {
 }
 
 #[test]
-fn the_checksum_is_that_of_the_standard() {
+fn the_checksum_matches_the_published_check_value() {
     assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     assert_sum(b"123456789", &masked_checksum(b"123456789").to_le_bytes());
 }
 
 #[test]
-fn scalars_come_out_as_they_went_in() {
+fn scalars_are_decoded_as_written() {
     let events = written("scalars", &two_workers(10));
 
     let tags = |event: &Event| event.2.iter().map(|(tag, _)| tag.clone()).collect::<Vec<_>>();
     assert_eq!(events[0], (1_700_000_000.0, 0, vec![]));
-    let beats: Vec<&Event> = events.iter().filter(|event| event.2.len() == 5).collect();
+    let intervals: Vec<&Event> = events.iter().filter(|event| event.2.len() == 5).collect();
     let scores: Vec<&Event> = events.iter().filter(|event| event.2.len() == 2).collect();
-    assert_eq!((events.len(), beats.len(), scores.len()), (13, 10, 2));
+    assert_eq!((events.len(), intervals.len(), scores.len()), (13, 10, 2));
     assert_eq!(
-        tags(beats[0]),
+        tags(intervals[0]),
         [
             "train/loss",
             "train/lr",
@@ -142,15 +142,15 @@ fn scalars_come_out_as_they_went_in() {
         ]
     );
     assert_eq!(tags(scores[0]), ["eval/loss", "eval/accuracy"]);
-    // Round 4 of 10 ms: 20 of 100 samples, 4 and 9 ms of compute, its loss 1/4; the second worker's bytes come a line later.
-    let values: Vec<f32> = beats[3].2.iter().map(|(_, value)| *value).collect();
-    assert_eq!((beats[3].0, beats[3].1), (1_700_000_000.0 + 0.04, 80));
+    // Round 4 takes 10 ms: 20 of 100 samples, 4 and 9 ms of compute, loss 1/4; the second worker's bytes are recorded one line later.
+    let values: Vec<f32> = intervals[3].2.iter().map(|(_, value)| *value).collect();
+    assert_eq!((intervals[3].0, intervals[3].1), (1_700_000_000.0 + 0.04, 80));
     assert_eq!(values, [0.25, 0.25, 2000.0, 0.65, 700.0]);
     assert_eq!((scores[1].1, scores[1].2[1].1), (200, 0.75));
 }
 
 #[test]
-fn numbers_of_many_bytes_survive() {
+fn step_numbers_may_take_several_bytes() {
     let samples = 123_456_789_012;
     let score = Record::Scored { samples, loss: f64::NAN, accuracy: 0.5 };
 
@@ -161,12 +161,13 @@ fn numbers_of_many_bytes_survive() {
 }
 
 #[test]
-fn a_file_in_place_of_the_folder_is_told() {
+fn a_file_in_place_of_the_folder_is_an_error() {
     let path = scratch("no-folder");
     std::fs::write(&path, "").unwrap();
 
-    let sentence = TensorBoard::create(&path, UNIX_EPOCH).err().expect("it is a file");
+    let error = TensorBoard::create(&path, UNIX_EPOCH).err().expect("the path is a file");
 
     std::fs::remove_file(&path).unwrap();
-    assert!(sentence.starts_with("cannot write TensorBoard's events to "), "{sentence}");
+    assert!(matches!(error, OutputError::CreateEvents { .. }), "{error}");
+    assert!(error.to_string().starts_with("cannot write TensorBoard's events to "), "{error}");
 }

@@ -3,7 +3,7 @@ use crate::testing::{began, line, milliseconds, read_all, scratch, two_workers, 
 
 fn events(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap();
-    serde_json::from_str(&text).expect("the file is a whole JSON array")
+    serde_json::from_str(&text).expect("the file is a complete JSON array")
 }
 
 fn traced(name: &str, lines: &[Line]) -> Vec<Value> {
@@ -18,7 +18,7 @@ fn traced(name: &str, lines: &[Line]) -> Vec<Value> {
     events
 }
 
-/// On every thread things begin one after another, and slices do not overlap.
+/// On every thread events are in order and slices do not overlap.
 fn assert_in_order(events: &[Value]) {
     let mut ends: BTreeMap<u64, f64> = BTreeMap::new();
     for event in events {
@@ -32,7 +32,7 @@ fn assert_in_order(events: &[Value]) {
     }
 }
 
-/// The slices of a worker: what, from when to when, in milliseconds.
+/// The slices of a worker: name, start and end in milliseconds.
 fn slices(events: &[Value], who: u32) -> Vec<(&str, f64, f64)> {
     let is_its = |event: &&Value| event["ph"] == "X" && event["tid"] == who + 1;
     let slice = |event: &Value| {
@@ -47,14 +47,14 @@ fn slices(events: &[Value], who: u32) -> Vec<(&str, f64, f64)> {
 }
 
 #[test]
-fn a_round_is_compute_wait_and_exchange() {
+fn a_round_consists_of_compute_wait_and_exchange() {
     let events = traced("round.json", &two_workers(10));
 
     let first = [("compute", 0.0, 4.0), ("wait", 4.0, 9.0), ("exchange", 9.0, 10.0)];
     assert_eq!(slices(&events, 0)[..3], first);
     let slowest = [("compute", 0.0, 9.0), ("exchange", 9.0, 10.0), ("compute", 10.0, 19.0)];
     assert_eq!(slices(&events, 1)[..3], slowest);
-    let wait = events.iter().find(|event| event["name"] == "wait").expect("somebody waits");
+    let wait = events.iter().find(|event| event["name"] == "wait").expect("a worker waits");
     assert_eq!(wait["args"]["for"], 1);
     for (name, many) in [("members", 1), ("training loss", 10), ("score", 2), ("thread_name", 3)] {
         let count = events.iter().filter(|event| event["name"] == name).count();
@@ -63,7 +63,7 @@ fn a_round_is_compute_wait_and_exchange() {
 }
 
 #[test]
-fn what_happens_to_members_is_a_moment() {
+fn changes_of_membership_are_instant_events() {
     let mut lines = two_workers(2);
     lines.push(line(23, Record::Crashed { who: WorkerId(1) }));
     lines.push(line(25, view(2, &[0])));
@@ -77,7 +77,7 @@ fn what_happens_to_members_is_a_moment() {
 }
 
 #[test]
-fn records_that_overlap_give_slices_that_do_not() {
+fn overlapping_records_give_disjoint_slices() {
     let who = WorkerId(0);
     let lines = [
         line(0, began(false)),
@@ -94,12 +94,12 @@ fn records_that_overlap_give_slices_that_do_not() {
 }
 
 #[test]
-fn a_run_that_is_killed_leaves_a_whole_array() {
+fn a_killed_run_leaves_a_complete_array() {
     let path = scratch("killed.json");
     let mut trace = Trace::create(&path, "a run").unwrap();
 
     read_all(&mut trace, &two_workers(2000));
-    // No word of farewell: what a killed process leaves is what is in the file now.
+    // Without `finish`: a killed process leaves the file as it is now.
     let left = events(&path);
     trace.finish().unwrap();
 
@@ -111,12 +111,12 @@ fn a_run_that_is_killed_leaves_a_whole_array() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_told_at_the_end_and_stops_nothing() {
+fn a_full_disk_is_reported_at_the_end_and_does_not_stop_the_run() {
     let mut trace = Trace::create(Path::new("/dev/full"), "a run").unwrap();
 
     read_all(&mut trace, &two_workers(2000));
 
-    let sentence = trace.finish().unwrap_err();
+    let error = trace.finish().unwrap_err();
     let expected = "the trace /dev/full is incomplete: No space left on device (os error 28)";
-    assert_eq!(sentence, expected);
+    assert_eq!(error.to_string(), expected);
 }
