@@ -45,9 +45,8 @@ pub use paceline_runtime::{
 };
 pub use paceline_sim::Scenario;
 
-use std::process::ExitCode;
-
 /// The whole command line, with strategies of one's own beside ours.
-pub fn main_with(own: impl IntoIterator<Item = Recipe>) -> ExitCode {
+#[cfg(feature = "cli")]
+pub fn main_with(own: impl IntoIterator<Item = Recipe>) -> std::process::ExitCode {
     paceline_cli::main_with(own.into_iter().collect())
 }

@@ -1,10 +1,12 @@
-//! Loads experiments: built-in ones by name, others from files.
+//! Loads and checks experiments: built-in ones by name, others from files.
 
 use paceline_job::job::read_description;
 use paceline_job::recipes::unknown;
 
+use crate::claims::{self, Checker};
 use crate::error::ExperimentError;
 use crate::experiment::Experiment;
+use crate::figures;
 
 /// The built-in experiments: name and TOML text.
 pub const ALL: [(&str, &str); 5] = [
@@ -21,7 +23,7 @@ pub fn load(name_or_path: &str) -> Result<Experiment, ExperimentError> {
     if is_path {
         let text = read_description("experiment", name_or_path)
             .map_err(|error| ExperimentError::Read(error.to_string()))?;
-        return Experiment::from_toml(name_or_path, &text);
+        return parse(name_or_path, &text);
     }
     let found = ALL.iter().find(|(known, _)| *known == name_or_path);
     let (name, text) = found.ok_or_else(|| {
@@ -31,7 +33,20 @@ pub fn load(name_or_path: &str) -> Result<Experiment, ExperimentError> {
         let message = unknown("experiment", name_or_path, known, &otherwise);
         ExperimentError::UnknownName(message.to_string())
     })?;
-    Experiment::from_toml(name, text)
+    parse(name, text)
+}
+
+/// Parses and checks an experiment; `from` is its name or path, for error messages.
+pub fn parse(from: &str, text: &str) -> Result<Experiment, ExperimentError> {
+    let experiment = Experiment::from_toml(from, text)?;
+    let checker = Checker::new(experiment.run_names());
+    let mut claims = experiment.claims.iter();
+    let mut figures = experiment.figures.iter();
+    let checked = claims
+        .try_for_each(|claim| claims::check(claim, &checker))
+        .and_then(|()| figures.try_for_each(|figure| figures::check(figure, &checker)));
+    checked.map_err(|source| ExperimentError::Invalid { experiment: from.to_owned(), source })?;
+    Ok(experiment)
 }
 
 #[cfg(test)]
