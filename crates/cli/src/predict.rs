@@ -119,8 +119,8 @@ impl Predict {
         let (form, model) = weights.image_model().map_err(Ending::Usage)?;
         let (mut names, mut rows) = (vec![], vec![]);
         for path in &self.files {
-            let pictures =
-                picture::read(path, self.first.map(NonZero::get)).map_err(Ending::Failed)?;
+            let pictures = picture::read(path, self.first.map(NonZero::get))
+                .map_err(|error| Ending::Failed(error.to_string()))?;
             let path = path.display().to_string();
             pictures.iter().take(1).for_each(|picture| tell_resized(&path, picture, &form));
             for (index, picture) in pictures.iter().enumerate() {
