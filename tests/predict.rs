@@ -94,7 +94,10 @@ fn evaluate_prints_classes_and_what_is_confused() {
     let first: Vec<_> = stdout.lines().take(2).collect();
     assert!(first[0].starts_with("digits/round-") && first[0].contains(": mlp after 5.00 epochs"));
     assert!(first[1].starts_with("360 samples: loss 0."), "{}", first[1]);
-    assert!(stdout.contains("\nclass  samples") && stdout.contains("\nmost confused"), "{stdout}");
+    assert!(
+        stdout.contains("\nclass  samples") && stdout.contains("\nMost confused\n"),
+        "{stdout}"
+    );
 }
 
 #[test]

@@ -158,8 +158,8 @@ fn a_dry_run_tells_what_is_known_and_makes_nothing() {
 
     assert!(before.1.starts_with("dbs, smoke: 12 runs\n"), "{}", before.1);
     assert!(made_nothing);
-    assert!(after.1.starts_with("dbs, smoke: 24 runs, 1 known already\n"), "{}", after.1);
-    assert!(after.1.contains("\n  dbs@3:3:3:1: 2 seeds, 1 known already\n"), "{}", after.1);
+    assert!(after.1.starts_with("dbs, smoke: 24 runs, 1 already done\n"), "{}", after.1);
+    assert!(after.1.contains("\n  dbs@3:3:3:1: 2 seeds, 1 already done\n"), "{}", after.1);
     let known = for_programs.iter().filter(|run| run["known"] == true);
     assert_eq!((for_programs.len(), known.count()), (12, 1));
 }
