@@ -165,7 +165,7 @@ fn what_cannot_change_is_refused_in_a_sentence() {
     let (code, _, stderr) = call("train --resume saved --no-report", &dir);
     assert_eq!(
         (code, stderr.lines().next()),
-        (0, Some("all 1 epochs are done already: give more --epochs to continue"))
+        (0, Some("all 1 epochs are already done: give more --epochs to continue"))
     );
     let cannot = |field: &str, was: &str, now: &str| {
         format!(

@@ -93,7 +93,7 @@ impl Bar {
 
 impl Baseline {
     fn of(totals: &RunTotals) -> Baseline {
-        let waited_for = totals.waited_for.iter().map(|(who, time)| (*who, *time)).collect();
+        let waited_for = totals.waited_for.iter().map(|(worker, time)| (*worker, *time)).collect();
         let taken = Some(Instant::now());
         Baseline { at: totals.end, samples: totals.samples, waited_for, taken }
     }
@@ -131,12 +131,14 @@ fn cluster(totals: &RunTotals, baseline: &Baseline, clock: Clock) -> String {
 
 /// Returns which percentage of their time workers waited for the slowest one since the baseline, and that worker.
 fn waiting(totals: &RunTotals, baseline: &Baseline) -> Option<(f64, WorkerId)> {
-    let before = |who: WorkerId| {
-        let known = baseline.waited_for.iter().find(|(other, _)| *other == who);
+    let before = |worker: WorkerId| {
+        let known = baseline.waited_for.iter().find(|(other, _)| *other == worker);
         known.map_or(Duration::ZERO, |(_, time)| *time)
     };
-    let since =
-        totals.waited_for.iter().map(|(who, time)| (time.saturating_sub(before(*who)), *who));
+    let since = totals
+        .waited_for
+        .iter()
+        .map(|(worker, time)| (time.saturating_sub(before(*worker)), *worker));
     let (waited, slowest) = since.max()?;
     let others = totals.members.len().saturating_sub(1) as f64;
     let seconds = totals.end.saturating_sub(baseline.at).as_secs_f64();

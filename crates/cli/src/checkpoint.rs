@@ -54,7 +54,7 @@ impl CheckpointFlags {
         let mut folder = self.checkpoints.as_deref().map(utf8).transpose()?;
         if let (None, Some(resumed)) = (&folder, resumed) {
             folder = resumed.folder().map(utf8).transpose()?;
-            // A checkpoint that was moved out of its folder does not save into that folder any more.
+            // If the checkpoint was moved out of its folder, the resumed run must not write into that folder.
             checkpoints = checkpoints.filter(|_| folder.is_some());
         }
         if let Some(folder) = folder {

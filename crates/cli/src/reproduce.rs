@@ -130,10 +130,10 @@ impl Reproduce {
             return self.print_plans(&experiments, &planned, pace.as_ref());
         }
         let (mut found, mut failures) = (Vec::new(), 0);
-        for ((asked, experiment), runs) in experiments.iter().zip(&planned) {
+        for ((argument, experiment), runs) in experiments.iter().zip(&planned) {
             let seeds = limits.seeds(experiment.size(self.size()).map_err(CliError::usage)?);
             let report =
-                self.reproduce((asked, experiment), runs, &seeds, (recipes, pace.clone()))?;
+                self.reproduce((argument, experiment), runs, &seeds, (recipes, pace.clone()))?;
             failures += report.results.failures.len();
             if !self.json {
                 print(&format!("{}\n", report.text()))?;
@@ -158,10 +158,10 @@ impl Reproduce {
         pace: Option<&Pace>,
     ) -> CliResult {
         let mut all = vec![];
-        for ((asked, experiment), runs) in experiments.iter().zip(runs) {
+        for ((argument, experiment), runs) in experiments.iter().zip(runs) {
             let known = match self.fresh {
                 true => Known::default(),
-                false => Known::read(&self.results(asked)).map_err(CliError::failed)?,
+                false => Known::read(&self.results(argument)).map_err(CliError::failed)?,
             };
             let plan = plan(runs, pace, &known);
             if !self.json {
@@ -181,8 +181,8 @@ impl Reproduce {
     /// Returns the file of an experiment's results. It is named after the experiment file, so that a modified copy does
     /// not replace the results of the original. Runs with calibrated compute times have their own file, because their
     /// results differ.
-    fn results(&self, asked: &str) -> PathBuf {
-        let name = Path::new(asked).file_stem().unwrap_or_default().to_string_lossy();
+    fn results(&self, argument: &str) -> PathBuf {
+        let name = Path::new(argument).file_stem().unwrap_or_default().to_string_lossy();
         let suffix = if self.calibrated.is_some() { "-calibrated" } else { "" };
         self.folder.join(format!("{name}-{}{suffix}.jsonl", self.size()))
     }
@@ -190,7 +190,7 @@ impl Reproduce {
     /// Runs an experiment and writes its page and figures.
     fn reproduce<'a>(
         &'a self,
-        (asked, experiment): (&str, &'a Experiment),
+        (argument, experiment): (&str, &'a Experiment),
         runs: &Runs,
         seeds: &'a [u64],
         (recipes, pace): (&[Recipe], Option<Pace>),
@@ -200,8 +200,8 @@ impl Reproduce {
             Some(path) => format!(" --calibrated {}", path.display()),
             None => String::new(),
         };
-        let command = format!("paceline reproduce {asked}{}{calibrated}", self.size_flag());
-        let results = self.results(asked);
+        let command = format!("paceline reproduce {argument}{}{calibrated}", self.size_flag());
+        let results = self.results(argument);
         let mut store = Store::open(&results).map_err(CliError::failed)?;
         say(&format!("{}: {}", experiment.name, experiment.title));
         let watch = Watch::new(!self.json);

@@ -10,7 +10,7 @@ use crate::error::{CliError, CliResult};
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
 use crate::outputs::OutputFlags;
 use crate::readers::RunReaders;
-use crate::summary::{RunContext, report_run};
+use crate::summary::{ReportContext, report_run};
 
 /// Simulate a job on a cluster that you describe
 #[derive(Args)]
@@ -60,7 +60,7 @@ impl Simulate {
         let simulated = simulate(&prepared, &scenario, threads, vec![&mut readers]);
 
         let place = &scenario.name;
-        let context = RunContext { job: &job, prepared: &prepared, place, json: self.json };
+        let context = ReportContext { job: &job, prepared: &prepared, place, json: self.json };
         report_run(&context, simulated.map(|simulated| simulated.result), readers)
     }
 }

@@ -20,7 +20,7 @@ const WORKERS_LISTED_MAX: usize = 16;
 const TIMELINE_COLUMNS: usize = 72;
 
 /// The run that a summary is about.
-pub struct RunContext<'a> {
+pub struct ReportContext<'a> {
     pub job: &'a Job,
     pub prepared: &'a Prepared,
     /// The scenario's name, or "threads".
@@ -33,7 +33,7 @@ pub struct RunContext<'a> {
 /// The report is written before anything is printed, and its error is reported afterwards, so that a failure of one
 /// does not prevent the other.
 pub fn report_run(
-    run: &RunContext,
+    run: &ReportContext,
     ended: Result<RunResult, Failure>,
     mut readers: RunReaders,
 ) -> CliResult {
@@ -74,7 +74,7 @@ fn check_result(ended: Result<RunResult, Failure>) -> CliResult {
     Ok(check_ledger(&result)?)
 }
 
-fn summary(run: &RunContext, result: &RunResult, readers: &RunReaders) -> String {
+fn summary(run: &ReportContext, result: &RunResult, readers: &RunReaders) -> String {
     let mut text = heading(result, run.place);
     for (name, value) in numbers(run.prepared, result) {
         let _ = writeln!(text, "{name:<10}{value}");
@@ -85,10 +85,11 @@ fn summary(run: &RunContext, result: &RunResult, readers: &RunReaders) -> String
     text
 }
 
-fn facts(run: &RunContext, ended: &Result<RunResult, Failure>, readers: &RunReaders) -> Facts {
-    let RunContext { job, prepared, place, .. } = run;
+fn facts(run: &ReportContext, ended: &Result<RunResult, Failure>, readers: &RunReaders) -> Facts {
+    let ReportContext { job, prepared, place, .. } = run;
     let arguments = std::env::args_os().skip(1);
-    let command: Vec<_> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
+    let command: Vec<_> =
+        arguments.map(|argument| argument.to_string_lossy().into_owned()).collect();
     let about = [
         ("strategy", prepared.name.clone()),
         ("model", format!("{}, {} params", job.model, count(prepared.plan.initial.len() as u64))),
@@ -208,13 +209,13 @@ fn utilization(by_worker: &BTreeMap<WorkerId, f64>) -> String {
     if by_worker.len() <= WORKERS_LISTED_MAX {
         let cells: Vec<String> = by_worker
             .iter()
-            .map(|(who, part)| format!("{:>4} {:>7}", who.0, percent(*part)))
+            .map(|(worker, part)| format!("{:>4} {:>7}", worker.0, percent(*part)))
             .collect();
         text.extend(cells.chunks(6).map(|row| row.join("") + "\n"));
         return text;
     }
     let mut sorted: Vec<(WorkerId, f64)> =
-        by_worker.iter().map(|(who, part)| (*who, *part)).collect();
+        by_worker.iter().map(|(worker, part)| (*worker, *part)).collect();
     sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
     let (lowest, middle, highest) = (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
     let _ = writeln!(
@@ -236,7 +237,7 @@ fn waiting(result: &RunResult, totals: &RunTotals) -> String {
     };
     let all: f64 = totals.workers.values().map(|worker| worker.member.as_secs_f64()).sum();
     format!(
-        "\nSlowest: worker {slowest}. The others waited for it for {} in total, {} of all workers' time.\n",
+        "\nSlowest: worker {slowest}. Others waited {} for it in total, {} of worker time.\n",
         duration(seconds),
         percent(seconds / all)
     )

