@@ -94,7 +94,10 @@ fn evaluate_prints_classes_and_what_is_confused() {
     let first: Vec<_> = stdout.lines().take(2).collect();
     assert!(first[0].starts_with("digits/round-") && first[0].contains(": mlp after 5.00 epochs"));
     assert!(first[1].starts_with("360 samples: loss 0."), "{}", first[1]);
-    assert!(stdout.contains("\nclass  samples") && stdout.contains("\nmost confused"), "{stdout}");
+    assert!(
+        stdout.contains("\nclass  samples") && stdout.contains("\nMost confused\n"),
+        "{stdout}"
+    );
 }
 
 #[test]
@@ -179,12 +182,12 @@ fn what_cannot_be_judged_or_classified_is_refused_in_a_sentence() {
     assert_refused(
         2,
         &["evaluate", "digits", "--data", "mnist", "--data-dir", "nowhere"],
-        "there is no train-images-idx3-ubyte in nowhere/mnist; `paceline data get mnist --dir nowhere` brings it",
+        "there is no train-images-idx3-ubyte in nowhere/mnist; run `paceline data get mnist --dir nowhere` to fetch it",
     );
     assert_refused(
         1,
         &["predict", "digits", "page.html"],
-        "page.html is no picture of a known kind: give PNG, PGM (P5), PPM (P6) or IDX",
+        "page.html: unknown picture format: give PNG, PGM (P5), PPM (P6) or IDX",
     );
     assert_refused(
         1,
@@ -194,7 +197,7 @@ fn what_cannot_be_judged_or_classified_is_refused_in_a_sentence() {
     assert_refused(
         1,
         &["predict", "digits", "huge.pgm"],
-        "huge.pgm is too large: it has 99999 x 99999 pixels, give one of at most 64 million",
+        "huge.pgm: 99999 x 99999 pixels are too many: give a picture of at most 64 million",
     );
     assert_refused(
         2,

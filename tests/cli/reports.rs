@@ -1,19 +1,19 @@
-//! What a run leaves behind: reports, journals, and what happens when they cannot be written.
+//! Reports, journals and traces of a run, and what happens if they cannot be written.
 
 use std::fs;
 
 use serde_json::Value;
 
-use super::{assert_refused, command, outcome, paceline, room};
+use super::{assert_refused, command, outcome, paceline, work_dir};
 
 #[test]
-fn a_report_shows_the_summary_and_what_the_run_has_to_show() {
+fn a_report_shows_the_summary_and_all_figures() {
     let call = paceline(
         "simulate elastic --strategy async --epochs 6 --report drawn.html --trace drawn.json --tensorboard drawn",
     );
 
     assert_eq!((call.code, call.stderr.as_str()), (0, "\nReport: drawn.html\n"));
-    let page = fs::read_to_string(room().join("drawn.html")).unwrap();
+    let page = fs::read_to_string(work_dir().join("drawn.html")).unwrap();
     for line in call.stdout.lines().skip(2).take_while(|line| !line.is_empty()) {
         let (name, value) = line.split_at(10);
         let row = format!("<th scope=\"row\">{}</th><td>{value}</td>", name.trim());
@@ -31,10 +31,10 @@ fn a_report_shows_the_summary_and_what_the_run_has_to_show() {
         assert!(page.contains(part), "no {part} in {page}");
     }
     let trace: Value =
-        serde_json::from_slice(&fs::read(room().join("drawn.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(work_dir().join("drawn.json")).unwrap()).unwrap();
     let slices = trace.as_array().unwrap().iter().filter(|event| event["ph"] == "X").count();
     assert!(slices > 500, "{slices} slices");
-    let events = fs::read_dir(room().join("drawn")).unwrap().next().expect("an event file");
+    let events = fs::read_dir(work_dir().join("drawn")).unwrap().next().expect("an event file");
     let events = events.unwrap();
     assert!(events.file_name().to_str().unwrap().starts_with("events.out.tfevents."));
     assert!(events.metadata().unwrap().len() > 10_000);
@@ -42,14 +42,14 @@ fn a_report_shows_the_summary_and_what_the_run_has_to_show() {
 }
 
 #[test]
-fn train_without_a_word_ends_with_the_report() {
-    let folder = room().join("no-flags");
+fn train_without_flags_writes_a_report() {
+    let folder = work_dir().join("no-flags");
     fs::create_dir_all(&folder).unwrap();
 
     let output = command("train").current_dir(&folder).output().expect("the program starts");
 
     assert_eq!(output.status.code(), Some(0));
-    // A run that takes more than some seconds tells how far it is.
+    // A run of more than some seconds also prints its progress.
     assert!(output.stderr.ends_with(b"\nReport: report.html\n"));
     let summary = String::from_utf8(output.stdout).unwrap();
     assert!(summary.starts_with("dbs on threads: 4 workers, batch 16"), "{summary}");
@@ -64,33 +64,33 @@ fn a_run_that_diverges_leaves_a_report_that_says_so() {
 
     assert_eq!((call.code, call.stdout.as_str()), (1, ""));
     assert!(call.stderr.starts_with("\nReport: diverged.html\nerror: dbs diverged: "));
-    let page = fs::read_to_string(room().join("diverged.html")).unwrap();
+    let page = fs::read_to_string(work_dir().join("diverged.html")).unwrap();
     assert!(page.contains("<p class=\"remark\">the training loss diverged after"), "{page}");
 }
 
 #[test]
-fn a_recorded_journal_is_drawn_as_far_as_it_goes() {
+fn a_truncated_journal_is_drawn_up_to_its_end() {
     let call = paceline("simulate --strategy adpsgd --epochs 2 --journal whole.jsonl");
-    let whole = fs::read_to_string(room().join("whole.jsonl")).unwrap();
-    fs::write(room().join("cut.jsonl"), &whole[..whole.len() / 2]).unwrap();
+    let whole = fs::read_to_string(work_dir().join("whole.jsonl")).unwrap();
+    fs::write(work_dir().join("cut.jsonl"), &whole[..whole.len() / 2]).unwrap();
 
     let drawn = paceline("report whole.jsonl --out whole.html");
     let cut = paceline("report cut.jsonl --out cut.html");
 
     assert_eq!((drawn.code, drawn.stderr.as_str()), (0, "Report: whole.html\n"));
-    let page = fs::read_to_string(room().join("whole.html")).unwrap();
+    let page = fs::read_to_string(work_dir().join("whole.html")).unwrap();
     assert!(call.stdout.contains("samples   2,874 = 2.00 epochs"));
     assert!(page.contains("<td>2,874 = 2.00 epochs</td>"), "{page}");
     assert!(page.contains("Period: local steps between averages"), "{page}");
     assert_eq!(cut.code, 0);
-    assert!(cut.stderr.starts_with("The journal breaks off at cut.jsonl, line "), "{}", cut.stderr);
-    assert!(fs::read_to_string(room().join("cut.html")).unwrap().contains("breaks off"));
+    assert!(cut.stderr.starts_with("The journal ends early: cut.jsonl, line "), "{}", cut.stderr);
+    assert!(fs::read_to_string(work_dir().join("cut.html")).unwrap().contains("ends early"));
 }
 
 #[test]
-fn a_journal_with_times_that_cannot_be_is_drawn_or_refused_but_never_panics() {
+fn a_journal_with_impossible_times_is_drawn_or_refused_without_a_panic() {
     paceline("simulate spot --strategy async --epochs 1 --journal timely.jsonl");
-    let whole = fs::read_to_string(room().join("timely.jsonl")).unwrap();
+    let whole = fs::read_to_string(work_dir().join("timely.jsonl")).unwrap();
     for (field, code) in [("since", 0), ("entered", 0), ("blocked", 0), ("at", 1)] {
         for time in ["99999.0", "1.8e19"] {
             let is_near = time == "99999.0";
@@ -100,7 +100,7 @@ fn a_journal_with_times_that_cannot_be_is_drawn_or_refused_but_never_panics() {
                 format!("\"{field}\":{time}{}", &piece[end..])
             });
             let text = format!("{}{}", pieces[0], later.collect::<String>());
-            fs::write(room().join("untimely.jsonl"), text).unwrap();
+            fs::write(work_dir().join("untimely.jsonl"), text).unwrap();
 
             let call = paceline("report untimely.jsonl --out untimely.html");
 
@@ -111,24 +111,24 @@ fn a_journal_with_times_that_cannot_be_is_drawn_or_refused_but_never_panics() {
 }
 
 #[test]
-fn a_journal_with_garbage_or_another_one_in_it_is_drawn_up_to_there() {
+fn a_journal_is_drawn_up_to_a_damaged_line_or_a_second_journal() {
     paceline("simulate --epochs 1 --journal first.jsonl");
-    let whole = fs::read_to_string(room().join("first.jsonl")).unwrap();
+    let whole = fs::read_to_string(work_dir().join("first.jsonl")).unwrap();
     let lines: Vec<&str> = whole.lines().collect();
     let garbage = [&lines[..5], &["garbage"], &lines[5..]].concat().join("\n");
-    fs::write(room().join("garbage.jsonl"), garbage).unwrap();
-    fs::write(room().join("twice.jsonl"), whole.repeat(2)).unwrap();
+    fs::write(work_dir().join("garbage.jsonl"), garbage).unwrap();
+    fs::write(work_dir().join("twice.jsonl"), whole.repeat(2)).unwrap();
 
     for (journal, remark) in [
         (
             "garbage.jsonl",
-            "The journal is drawn up to a line that is broken: garbage.jsonl, line 6: expected value."
+            "The journal is drawn up to a damaged line: garbage.jsonl, line 6: expected value."
                 .to_owned(),
         ),
         (
             "twice.jsonl",
             format!(
-                "Another journal begins at twice.jsonl, line {}: only the first is drawn.",
+                "Another journal begins at twice.jsonl, line {}: only the first one is drawn.",
                 lines.len() + 1
             ),
         ),
@@ -137,16 +137,16 @@ fn a_journal_with_garbage_or_another_one_in_it_is_drawn_up_to_there() {
 
         assert_eq!(call.code, 0);
         assert_eq!(call.stderr, format!("{remark}\nReport: odd-journal.html\n"));
-        let page = fs::read_to_string(room().join("odd-journal.html")).unwrap();
+        let page = fs::read_to_string(work_dir().join("odd-journal.html")).unwrap();
         assert!(page.contains(&remark), "{page}");
         assert!(!page.contains("2.00 epochs"), "{page}");
     }
 }
 
 #[test]
-fn files_that_cannot_be_written_fail_before_the_run() {
-    fs::create_dir_all(room().join("a-folder")).unwrap();
-    fs::write(room().join("a-file"), "").unwrap();
+fn unwritable_files_fail_before_the_run() {
+    fs::create_dir_all(work_dir().join("a-folder")).unwrap();
+    fs::write(work_dir().join("a-file"), "").unwrap();
 
     assert_refused(
         1,
@@ -165,7 +165,7 @@ fn files_that_cannot_be_written_fail_before_the_run() {
             ),
             (
                 "simulate --tensorboard a-file",
-                "cannot write TensorBoard's events to a-file: it is a file, name a folder",
+                "cannot write TensorBoard events to a-file: it is a file, name a folder",
             ),
             (
                 "report missing.jsonl",
@@ -181,15 +181,15 @@ fn files_that_cannot_be_written_fail_before_the_run() {
 }
 
 #[test]
-fn no_file_is_written_that_is_read_and_none_twice() {
-    fs::write(room().join("my.toml"), "workers = 2\n").unwrap();
-    fs::write(room().join("my-job.toml"), "epochs = 1\n").unwrap();
-    fs::write(room().join("verse-apart.txt"), "to be or not to be. ".repeat(200)).unwrap();
-    fs::write(room().join("recorded"), "not even read").unwrap();
-    let _ = fs::remove_file(room().join("linked"));
-    fs::hard_link(room().join("recorded"), room().join("linked")).unwrap();
+fn no_input_file_is_overwritten_and_no_file_is_written_twice() {
+    fs::write(work_dir().join("my.toml"), "workers = 2\n").unwrap();
+    fs::write(work_dir().join("my-job.toml"), "epochs = 1\n").unwrap();
+    fs::write(work_dir().join("verse-apart.txt"), "to be or not to be. ".repeat(200)).unwrap();
+    fs::write(work_dir().join("recorded"), "not even read").unwrap();
+    let _ = fs::remove_file(work_dir().join("linked"));
+    fs::hard_link(work_dir().join("recorded"), work_dir().join("linked")).unwrap();
     let all = ["my.toml", "my-job.toml", "verse-apart.txt", "recorded"];
-    let before = all.map(|name| fs::read(room().join(name)).unwrap());
+    let before = all.map(|name| fs::read(work_dir().join(name)).unwrap());
 
     for (arguments, files) in [
         ("simulate --trace same --journal same", "--journal and --trace both name same"),
@@ -208,23 +208,23 @@ fn no_file_is_written_that_is_read_and_none_twice() {
     ] {
         assert_refused(2, &[(arguments, &format!("{files}: give each its own file"))]);
     }
-    assert_eq!(all.map(|name| fs::read(room().join(name)).unwrap()), before);
-    // A scenario that has a name is no file, whatever lies there.
-    fs::write(room().join("uniform"), "").unwrap();
+    assert_eq!(all.map(|name| fs::read(work_dir().join(name)).unwrap()), before);
+    // A built-in scenario is not a file, even if a file has its name.
+    fs::write(work_dir().join("uniform"), "").unwrap();
     assert_eq!(paceline("simulate uniform --epochs 1 --journal uniform").code, 0);
-    fs::remove_file(room().join("uniform")).unwrap();
+    fs::remove_file(work_dir().join("uniform")).unwrap();
 }
 
 #[test]
-fn a_run_that_is_refused_leaves_the_files_of_the_one_before() {
-    let _ = fs::remove_dir_all(room().join("kept-saves"));
-    fs::write(room().join("kept-no-folder"), "").unwrap();
+fn a_refused_run_overwrites_no_files_of_an_earlier_run() {
+    let _ = fs::remove_dir_all(work_dir().join("kept-saves"));
+    fs::write(work_dir().join("kept-no-folder"), "").unwrap();
     let files = "--journal kept.jsonl --trace kept.json --report kept.html";
     let train = format!("train --samples 300 --epochs 1 --json {files}");
     let first = paceline(&format!("{train} --checkpoints kept-saves"));
     assert_eq!(first.code, 0, "{}", first.stderr);
     let names = ["kept.jsonl", "kept.json", "kept.html"];
-    let before = names.map(|name| fs::read(room().join(name)).unwrap());
+    let before = names.map(|name| fs::read(work_dir().join(name)).unwrap());
 
     for (flags, code) in [
         ("--checkpoints kept-saves", 2),
@@ -234,13 +234,13 @@ fn a_run_that_is_refused_leaves_the_files_of_the_one_before() {
         let second = paceline(&format!("{train} {flags}"));
 
         assert_eq!(second.code, code, "{}", second.stderr);
-        assert_eq!(names.map(|name| fs::read(room().join(name)).unwrap()), before, "{flags}");
+        assert_eq!(names.map(|name| fs::read(work_dir().join(name)).unwrap()), before, "{flags}");
     }
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn names_need_not_be_utf8_unless_a_checkpoint_holds_them() {
+fn names_need_not_be_utf8_unless_a_checkpoint_stores_them() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let odd = OsStr::from_bytes(b"odd\xff");
@@ -250,27 +250,26 @@ fn names_need_not_be_utf8_unless_a_checkpoint_holds_them() {
     };
 
     for flag in ["--journal", "--trace", "--data-dir"] {
-        let (code, talk) = call("simulate --samples 300 --epochs 1 --report odd.html", flag);
-        assert_eq!((code, talk.as_str()), (Some(0), "\nReport: odd.html\n"), "{flag}");
-        fs::remove_file(room().join(odd)).ok();
+        let (code, stderr) = call("simulate --samples 300 --epochs 1 --report odd.html", flag);
+        assert_eq!((code, stderr.as_str()), (Some(0), "\nReport: odd.html\n"), "{flag}");
+        fs::remove_file(work_dir().join(odd)).ok();
     }
-    let page = fs::read_to_string(room().join("odd.html")).unwrap();
+    let page = fs::read_to_string(work_dir().join("odd.html")).unwrap();
     assert!(page.contains("--data-dir odd\u{fffd}</td>"), "{page}");
-    let sentence =
-        "a checkpoint cannot hold the name odd\u{fffd}: it is not UTF-8, give the folder another";
+    let message = "a checkpoint cannot store the folder name odd\u{fffd}, which is not UTF-8: rename the folder";
     for (flags, flag) in [("", "--checkpoints"), ("--checkpoints odd-saves", "--data-dir")] {
         let refused = call(&format!("train --samples 300 --epochs 1 --no-report {flags}"), flag);
-        assert_eq!(refused, (Some(2), format!("error: {sentence}\n")));
+        assert_eq!(refused, (Some(2), format!("error: {message}\n")));
     }
 }
 
 #[test]
-fn a_drawing_that_nobody_asked_for_is_not_worth_a_failure() {
-    let folder = room().join("no-drawing");
+fn an_unwritable_default_report_or_plot_is_not_a_failure() {
+    let folder = work_dir().join("no-drawing");
     fs::create_dir_all(folder.join("report.html")).unwrap();
     fs::create_dir_all(folder.join("paceline-compare.svg")).unwrap();
 
-    for (arguments, sentence) in [
+    for (arguments, message) in [
         ("train --epochs 1", "no report: cannot write the report report.html"),
         (
             "compare --strategies ssgd --epochs 1",
@@ -280,22 +279,22 @@ fn a_drawing_that_nobody_asked_for_is_not_worth_a_failure() {
         let output = command(arguments).current_dir(&folder).output().expect("it starts");
 
         assert_eq!(output.status.code(), Some(0));
-        let talk = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(talk, format!("{sentence}: Is a directory (os error 21)\n"));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(stderr, format!("{message}: Is a directory (os error 21)\n"));
     }
     fs::remove_dir_all(folder).unwrap();
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_costs_a_drawing_and_not_the_summary() {
-    for (flag, sentence) in [
+fn a_full_disk_fails_the_report_but_not_the_summary() {
+    for (flag, message) in [
         ("--report", "cannot write the report /dev/full"),
         ("--trace", "the trace /dev/full is incomplete"),
     ] {
         let call = paceline(&format!("simulate --epochs 1 {flag} /dev/full"));
 
-        let expected = format!("error: {sentence}: No space left on device (os error 28)\n");
+        let expected = format!("error: {message}: No space left on device (os error 28)\n");
         assert_eq!((call.code, call.stderr), (1, expected));
         assert!(call.stdout.contains("samples   1,437 = 1.00 epochs"), "{}", call.stdout);
     }
@@ -314,12 +313,12 @@ fn a_journal_that_cannot_be_opened_fails_before_the_run() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_told_and_the_result_still_shown() {
+fn a_full_disk_is_reported_and_the_result_still_printed() {
     let call = paceline("simulate --epochs 1 --json --journal /dev/full");
 
-    let sentence = "the journal /dev/full is incomplete: No space left on device (os error 28)";
-    assert_eq!((call.code, call.stderr), (1, format!("error: {sentence}\n")));
-    let outcome: Value = serde_json::from_str(&call.stdout).expect("the outcome is there");
+    let message = "the journal /dev/full is incomplete: No space left on device (os error 28)";
+    assert_eq!((call.code, call.stderr), (1, format!("error: {message}\n")));
+    let outcome: Value = serde_json::from_str(&call.stdout).expect("the result is printed");
     assert_eq!(outcome["samples"], 1437);
 }
 
@@ -327,7 +326,7 @@ fn a_full_disk_is_told_and_the_result_still_shown() {
 fn a_recorded_journal_can_be_read_again() {
     let recorded = outcome("simulate --epochs 1 --json --journal run.jsonl");
 
-    let lines = paceline::job::journal_file::read(room().join("run.jsonl"));
+    let lines = paceline::job::journal_file::read(work_dir().join("run.jsonl"));
     let mut account = paceline::job::run::totals::RunTotals::default();
     for line in lines {
         paceline::Reader::read(&mut account, &line.expect("every line can be read"));

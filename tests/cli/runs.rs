@@ -1,4 +1,4 @@
-//! Runs, and what they print.
+//! Runs of the program and their output.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{command, outcome, paceline, room};
+use super::{command, outcome, paceline, work_dir};
 
 #[test]
-fn a_job_may_learn_from_a_part_of_the_data_and_from_a_text_file() {
-    fs::write(room().join("verse.txt"), "to be or not to be. ".repeat(200)).unwrap();
+fn a_job_can_train_on_part_of_the_data_or_on_a_text_file() {
+    fs::write(work_dir().join("verse.txt"), "to be or not to be. ".repeat(200)).unwrap();
 
     let part = outcome("simulate --samples 500 --epochs 2 --json");
     let text = outcome("simulate --model charlm --data verse.txt --epochs 1 --batch 4 --json");
@@ -22,7 +22,7 @@ fn a_job_may_learn_from_a_part_of_the_data_and_from_a_text_file() {
 }
 
 #[test]
-fn a_run_that_diverges_fails_in_one_sentence() {
+fn a_run_that_diverges_fails_with_one_message() {
     let call = paceline("simulate --learning-rate 100");
 
     assert_eq!((call.code, call.stdout.as_str()), (1, ""));
@@ -31,8 +31,8 @@ fn a_run_that_diverges_fails_in_one_sentence() {
 }
 
 #[test]
-fn compare_goes_on_when_a_strategy_diverges() {
-    // A rate that summed gradients bear, and gradients that arrive one by one do not.
+fn compare_continues_when_a_strategy_diverges() {
+    // At this learning rate synchronous SGD converges, and asynchronous SGD diverges.
     let call = paceline(
         "compare --strategies async,ssgd --learning-rate 3 --epochs 1 --target-loss 2.2 --no-plot",
     );
@@ -46,7 +46,7 @@ fn compare_goes_on_when_a_strategy_diverges() {
 }
 
 #[test]
-fn simulate_json_has_every_promised_field() {
+fn simulate_json_has_every_documented_field() {
     let outcome = outcome("simulate spot --strategy cpsgd --epochs 2 --target-loss 2 --json");
 
     for field in [
@@ -65,14 +65,14 @@ fn simulate_json_has_every_promised_field() {
         "time_to_target_seconds",
         "journal_hash",
     ] {
-        assert!(!outcome[field].is_null(), "{field} is not in {outcome}");
+        assert!(!outcome[field].is_null(), "{field} is missing in {outcome}");
     }
     assert_eq!(outcome["ledger"], serde_json::json!({ "done": 2874, "lost": 0, "repeated": 0 }));
     assert_eq!(outcome["journal_hash"].as_str().unwrap().len(), 16);
 }
 
 #[test]
-fn the_same_seed_gives_the_same_journal_whatever_the_threads() {
+fn the_same_seed_produces_the_same_journal_for_any_number_of_threads() {
     let hash = |flags: &str| {
         let call = format!("simulate --strategy gossip-pull --epochs 2 --json {flags}");
         outcome(&call)["journal_hash"].clone()
@@ -85,7 +85,7 @@ fn the_same_seed_gives_the_same_journal_whatever_the_threads() {
 #[test]
 fn flags_override_the_job_file_which_overrides_defaults() {
     fs::write(
-        room().join("job.toml"),
+        work_dir().join("job.toml"),
         "strategy = \"pipe\"\nepochs = 1.0\nbatch_total = 64\nseed = 5\n",
     )
     .unwrap();
@@ -93,28 +93,32 @@ fn flags_override_the_job_file_which_overrides_defaults() {
     let of_file = outcome("simulate --job job.toml --json");
     let of_flags = outcome("simulate --job job.toml --strategy dbs --batch 4 --seed 6 --json");
 
-    let told = |outcome: &Value| {
+    let settings = |outcome: &Value| {
         ["strategy", "batch", "seed", "samples"].map(|field| outcome[field].to_string())
     };
-    assert_eq!(told(&of_file), ["\"pipe\"", "8", "5", "1437"]);
-    assert_eq!(told(&of_flags), ["\"dbs\"", "4", "6", "1437"]);
+    assert_eq!(settings(&of_file), ["\"pipe\"", "8", "5", "1437"]);
+    assert_eq!(settings(&of_flags), ["\"dbs\"", "4", "6", "1437"]);
 }
 
 #[test]
-fn one_worker_is_one_and_odd_numbers_and_names_are_shown_short_and_plain() {
-    fs::write(room().join("odd.toml"), "name = \"od\\u001bd\"\nworkers = 1\n").unwrap();
+fn one_worker_odd_numbers_and_control_characters_are_printed_properly() {
+    fs::write(work_dir().join("odd.toml"), "name = \"od\\u001bd\"\nworkers = 1\n").unwrap();
 
     let call = paceline("simulate odd.toml --epochs 1 --target-loss 1e300 --learning-rate 1e-9");
     let refused = paceline("simulate no\x1bne");
 
     let heading = "ssgd on od\x1bd: 1 worker, batch 16, learning rate 1e-9, seed 1\n";
-    assert!(call.stdout.starts_with(heading), "a file gets what is so: {}", call.stdout);
-    assert!(call.stdout.contains("\ntarget    loss 1e300 after "), "{}", call.stdout);
+    assert!(
+        call.stdout.starts_with(heading),
+        "control characters are escaped only on a terminal: {}",
+        call.stdout
+    );
+    assert!(call.stdout.contains("\ntarget    loss 1e300 reached after "), "{}", call.stdout);
     assert!(refused.stderr.starts_with("error: there is no scenario `no\\u{1b}ne`"), "{refused:?}");
 }
 
 #[test]
-fn simulate_tells_who_was_waited_for() {
+fn simulate_names_the_slowest_worker() {
     let call =
         paceline("simulate stragglers --epochs 2 --batch 16 --learning-rate 0.1 --target-loss 2");
 
@@ -122,8 +126,8 @@ fn simulate_tells_who_was_waited_for() {
     for part in [
         "ssgd on stragglers: 8 workers, batch 16, learning rate 0.1, seed 1\n",
         "\nsamples   2,874 = 2.00 epochs\n",
-        "\ntarget    loss 2 after ",
-        "\nThe others waited for worker 7 most: ",
+        "\ntarget    loss 2 reached after ",
+        "\nSlowest: worker 7. Others waited ",
         "# computing",
     ] {
         assert!(call.stdout.contains(part), "no {part:?} in\n{}", call.stdout);
@@ -131,8 +135,8 @@ fn simulate_tells_who_was_waited_for() {
 }
 
 #[test]
-fn compare_prints_a_row_each_and_draws_them() {
-    let plot = room().join("drawn.svg");
+fn compare_prints_a_row_per_strategy_and_a_plot() {
+    let plot = work_dir().join("drawn.svg");
     let _ = fs::remove_file(&plot);
 
     let call = paceline("compare uniform --strategies ssgd,cpsgd --epochs 2 --plot drawn.svg");
@@ -143,7 +147,7 @@ fn compare_prints_a_row_each_and_draws_them() {
 }
 
 #[test]
-fn compare_json_is_an_array_of_outcomes() {
+fn compare_json_is_an_array_of_results() {
     let outcomes = outcome("compare --strategies ssgd,abs,async --epochs 1 --json");
 
     let names = outcomes.as_array().unwrap().iter().map(|o| o["strategy"].as_str().unwrap());
@@ -164,8 +168,8 @@ fn train_runs_on_real_threads() {
 
 #[cfg(unix)]
 #[test]
-fn the_first_signal_finishes_the_round_and_sums_up() {
-    let journal = room().join("stopped.jsonl");
+fn the_first_signal_finishes_the_round_and_prints_the_result() {
+    let journal = work_dir().join("stopped.jsonl");
     let _ = fs::remove_file(&journal);
     let child =
         command("train --epochs 100000 --json --journal stopped.jsonl --report stopped.html")
@@ -173,26 +177,28 @@ fn the_first_signal_finishes_the_round_and_sums_up() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
-    wait_for_words(&journal);
+    wait_for_start(&journal);
 
     kill("-INT", &child);
 
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(0));
-    let talk = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(
-        talk,
+        stderr,
         "finishing the round; press Ctrl-C again to stop at once\nReport: stopped.html\n"
     );
-    assert!(fs::read_to_string(room().join("stopped.html")).unwrap().contains("Loss over time"));
-    let outcome: Value = serde_json::from_slice(&output.stdout).expect("the outcome is there");
+    assert!(
+        fs::read_to_string(work_dir().join("stopped.html")).unwrap().contains("Loss over time")
+    );
+    let outcome: Value = serde_json::from_slice(&output.stdout).expect("the result is printed");
     assert!(outcome["samples"].as_u64().is_some_and(|samples| samples > 0));
     assert_eq!((&outcome["ledger"]["lost"], &outcome["stopped"]), (&0.into(), &true.into()));
 }
 
-/// Waits until the run has begun.
+/// Waits until the run has written to its journal.
 #[cfg(unix)]
-fn wait_for_words(journal: &Path) {
+fn wait_for_start(journal: &Path) {
     let since = Instant::now();
     while fs::metadata(journal).map_or(0, |file| file.len()) == 0 {
         assert!(since.elapsed() < Duration::from_secs(60), "{} is empty", journal.display());
@@ -208,24 +214,24 @@ fn kill(signal: &str, child: &Child) {
 
 #[cfg(unix)]
 #[test]
-fn being_asked_to_save_without_a_place_for_it_ends_nothing() {
-    let journal = room().join("unsaved.jsonl");
+fn a_save_signal_without_checkpoints_does_not_end_the_run() {
+    let journal = work_dir().join("unsaved.jsonl");
     let _ = fs::remove_file(&journal);
     let mut child = command("train --epochs 100000 --json --journal unsaved.jsonl --no-report")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    let mut talk = BufReader::new(child.stderr.take().unwrap()).lines();
-    wait_for_words(&journal);
+    let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+    wait_for_start(&journal);
 
     kill("-USR1", &child);
-    let answer = talk.next().expect("there is one").unwrap();
+    let answer = stderr.next().expect("there is one").unwrap();
     kill("-INT", &child);
 
     assert_eq!(
         answer,
-        "SIGUSR1 saves nothing here: begin with --checkpoints DIR to have a place for it"
+        "SIGUSR1 ignored: there is no checkpoint folder, start with --checkpoints DIR"
     );
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(0));
@@ -233,18 +239,18 @@ fn being_asked_to_save_without_a_place_for_it_ends_nothing() {
 }
 
 #[test]
-fn a_printed_scenario_is_a_file_to_start_from() {
-    let printed = paceline("scenarios uniform");
-    fs::write(room().join("mine.toml"), &printed.stdout).unwrap();
+fn a_printed_scenario_can_be_simulated() {
+    let scenario = paceline("scenarios uniform");
+    fs::write(work_dir().join("mine.toml"), &scenario.stdout).unwrap();
 
-    let theirs = outcome("simulate uniform --epochs 1 --json");
-    let mine = outcome("simulate mine.toml --epochs 1 --json");
+    let built_in = outcome("simulate uniform --epochs 1 --json");
+    let printed = outcome("simulate mine.toml --epochs 1 --json");
 
-    assert_eq!(mine, theirs);
+    assert_eq!(printed, built_in);
 }
 
 #[test]
-fn nobody_listening_is_a_quiet_end() {
+fn a_closed_stdout_is_a_silent_end() {
     let mut child = command("strategies")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

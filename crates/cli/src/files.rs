@@ -1,53 +1,50 @@
-//! The files that a command names: none of them twice, and none that cannot be written.
+//! Checks and writes the files that a command names.
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::output::{Ended, Ending};
+use crate::error::{CliResult, CommandError, UsageError};
 
-/// A file, and what the user calls it: a flag, or "the scenario".
+/// A file, and its name for the user: a flag, or "the scenario".
 pub type Named = (&'static str, PathBuf);
 
-/// Refuses to write what is read, or two things to one place.
-pub fn check_apart(read: &[Named], written: &[Named]) -> Ended {
-    for (i, (what, path)) in written.iter().enumerate() {
+/// Refuses to overwrite an input file and to write two outputs to one file.
+pub fn check_distinct(read: &[Named], written: &[Named]) -> CliResult {
+    for (i, (second, path)) in written.iter().enumerate() {
         let mut others = read.iter().chain(&written[..i]);
-        if let Some((other, _)) = others.find(|(_, other)| is_same_file(path, other)) {
-            let path = path.display();
-            return Err(Ending::Usage(format!(
-                "{other} and {what} both name {path}: give each its own file"
-            )));
+        if let Some((first, _)) = others.find(|(_, other)| is_same_file(path, other)) {
+            return Err(UsageError::SameFile { first, second, path: path.clone() }.into());
         }
     }
     Ok(())
 }
 
-/// Whether a file could be written there; leaves everything as it is.
-pub fn check_writable(what: &str, path: &Path) -> Result<(), String> {
-    // Whoever listens at a pipe would take a first try for the end.
+/// Checks that a file can be written at this path, without changing anything there.
+pub fn check_writable(what: &'static str, path: &Path) -> Result<(), CommandError> {
+    // A pipe is not tried: its reader would see end of file when the trial closes it.
     let is_special = fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir());
     if is_special {
         return Ok(());
     }
     let is_new = fs::symlink_metadata(path).is_err();
     let opened = OpenOptions::new().append(true).create(true).open(path);
-    opened.map_err(|error| cannot_write(what, path, &error))?;
+    opened.map_err(|source| cannot_write(what, path, source))?;
     if is_new {
         let _ = fs::remove_file(path);
     }
     Ok(())
 }
 
-pub fn write(what: &str, path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| cannot_write(what, path, &error))
+pub fn write(what: &'static str, path: &Path, text: &str) -> Result<(), CommandError> {
+    fs::write(path, text).map_err(|source| cannot_write(what, path, source))
 }
 
-fn cannot_write(what: &str, path: &Path, error: &io::Error) -> String {
-    format!("cannot write the {what} {}: {error}", path.display())
+fn cannot_write(what: &'static str, path: &Path, source: io::Error) -> CommandError {
+    CommandError::Write { what, path: path.to_owned(), source }
 }
 
-/// Whether two paths lead to one file, by whatever links and detours; it need not be there yet.
+/// Whether two paths lead to the same file, also through links; the file need not exist yet.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     if a == b || is_same_inode(a, b) {
         return true;

@@ -1,4 +1,4 @@
-//! The flags that describe a job, for every command that runs one.
+//! The flags that describe a job, shared by all commands that run one.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -8,68 +8,68 @@ use paceline_job::job::read_description;
 use paceline_job::{Job, Kernels, scenarios};
 use paceline_sim::Scenario;
 
+use crate::error::{CliError, CliResult, UsageError};
 use crate::files::Named;
-use crate::output::Ending;
 
-/// Flags override the job file, which overrides the defaults.
+/// A job: flags override the job file, which overrides the defaults.
 #[derive(Args)]
 #[command(next_help_heading = "Job", allow_negative_numbers = true)]
 pub struct JobFlags {
-    /// Read the job from a file; flags override what it says
+    /// Read the job from a file; flags override its settings
     #[arg(long, value_name = "FILE.toml")]
     pub job: Option<PathBuf>,
-    /// How many workers there are at first
+    /// Number of workers at the start
     #[arg(long, value_name = "N")]
     pub workers: Option<u32>,
-    /// Passes over the data [default: 20]
+    /// Passes over the training data [default: 20]
     #[arg(long, value_name = "X")]
     pub epochs: Option<f64>,
-    /// Samples of one worker's gradient [default: 16]
+    /// Batch size of each worker [default: 16]
     #[arg(long, value_name = "B")]
     batch: Option<u64>,
-    /// Samples of all first workers' gradients together, in place of --batch
+    /// Total batch size of the workers at the start, instead of --batch
     #[arg(long, value_name = "B")]
     batch_total: Option<u64>,
-    /// Learning rate for the first total batch [default: the strategy's own]
+    /// Learning rate at the initial total batch size [default: depends on the strategy]
     #[arg(long, value_name = "R")]
     learning_rate: Option<f32>,
-    /// What all chance follows from [default: 1]
+    /// Random seed [default: 1]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// softmax, mlp, cnn, resnet8, resnet20, resnet18 (each resnet also with -bn), charlm, quadratic [default: mlp]
+    /// Model to train: softmax, mlp, cnn, resnet8, resnet20, resnet18 (each resnet also with -bn), charlm, quadratic [default: mlp]
     #[arg(long, value_name = "M")]
     model: Option<String>,
-    /// What to learn: a name (see `paceline data list`) or a path to a .txt file [default: digits]
+    /// Data set: a name (see `paceline data list`) or a path to a .txt file [default: digits]
     #[arg(long, value_name = "D")]
     data: Option<String>,
-    /// Where data sets lie [default: $PACELINE_DATA, or paceline in the cache folder]
+    /// Folder of the data sets [default: $PACELINE_DATA, or paceline in the cache folder]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Learn from so many of the first samples [default: all]
+    /// Train on the first N samples only [default: all]
     #[arg(long, value_name = "N")]
     samples: Option<u64>,
-    /// Instructions that gradients use: avx512, avx2, neon, or portable, which gives the same bits everywhere [default: the best of the processor]
+    /// Instruction set for gradients: avx512, avx2, neon, or portable, which computes the same bits on every machine [default: the best that the processor supports]
     #[arg(long, value_name = "K", value_parser = kernels)]
     kernels: Option<Kernels>,
-    /// Report when the training loss first falls to this
+    /// Report when the training loss first falls to L
     #[arg(long, value_name = "L")]
     target_loss: Option<f64>,
-    /// Report when the test accuracy first rises to this, from 0 to 1
+    /// Report when the test accuracy first reaches A, from 0 to 1
     #[arg(long, value_name = "A")]
     target_accuracy: Option<f64>,
 }
 
 impl JobFlags {
-    /// The job that the file and the flags describe, not checked yet.
-    pub fn job(&self) -> Result<Job, Ending> {
+    /// Returns the job that the file and the flags describe, not checked yet.
+    pub fn job(&self) -> CliResult<Job> {
         let job = match &self.job {
-            Some(path) => read_job(path).map_err(Ending::Usage)?,
+            Some(path) => read_job(path)?,
             None => Job::default(),
         };
         Ok(self.over(job))
     }
 
-    /// The job with what the flags say in its place.
+    /// Overrides settings of the job by those of the flags.
     pub fn over(&self, mut job: Job) -> Job {
         job.epochs = self.epochs.unwrap_or(job.epochs);
         job.seed = self.seed.unwrap_or(job.seed);
@@ -89,8 +89,8 @@ impl JobFlags {
         job
     }
 
-    /// The job with a strategy's name from the command line; a name replaces whatever the file spells out.
-    pub fn job_with(&self, strategy: Option<&str>) -> Result<Job, Ending> {
+    /// Returns the job with the strategy of the command line, which replaces strategy and choices of the file.
+    pub fn job_with(&self, strategy: Option<&str>) -> CliResult<Job> {
         let mut job = self.job()?;
         if let Some(strategy) = strategy {
             job.strategy = strategy.to_owned();
@@ -99,7 +99,7 @@ impl JobFlags {
         Ok(job)
     }
 
-    /// The files that the job is read from: its own, and its text.
+    /// Returns the files that the job reads: the job file and the text to learn.
     pub fn files(&self, job: &Job) -> Vec<Named> {
         let text = job.data.strip_prefix("text:");
         let text = text.or(job.data.ends_with(".txt").then_some(&job.data));
@@ -107,40 +107,41 @@ impl JobFlags {
         self.job.clone().map(|path| ("--job", path)).into_iter().chain(text).collect()
     }
 
-    /// The scenario, with as many workers as the flags say.
-    pub fn scenario(&self, name_or_path: &str) -> Result<Scenario, Ending> {
-        let mut scenario = scenarios::load(name_or_path).map_err(Ending::Usage)?;
+    /// Returns the scenario, with the number of workers that the flags set.
+    pub fn scenario(&self, name_or_path: &str) -> CliResult<Scenario> {
+        let mut scenario = scenarios::load(name_or_path).map_err(CliError::usage)?;
         scenario.workers = self.workers.unwrap_or(scenario.workers);
-        scenario.check().map_err(Ending::Usage)?;
+        scenario.check().map_err(CliError::usage)?;
         Ok(scenario)
     }
 }
 
-fn kernels(name: &str) -> Result<Kernels, String> {
-    let known = Kernels::ALL.into_iter().find(|path| path.name() == name);
-    known.ok_or_else(|| format!("take one of {}", Kernels::ALL.map(Kernels::name).join(", ")))
+fn kernels(name: &str) -> Result<Kernels, UsageError> {
+    Kernels::ALL.into_iter().find(|path| path.name() == name).ok_or(UsageError::Kernels)
 }
 
-/// The scenario's file, if it is not one of those that have a name.
+/// Returns the scenario's file; `None` for a built-in scenario.
 pub fn scenario_file(name_or_path: &str) -> Option<Named> {
     let is_named = scenarios::named(name_or_path).is_ok();
     (!is_named).then(|| ("the scenario", PathBuf::from(name_or_path)))
 }
 
-fn read_job(path: &Path) -> Result<Job, String> {
-    let text = read_description("job", path)?;
-    Job::from_toml(&text).map_err(|sentence| format!("{}, {sentence}", path.display()))
+fn read_job(path: &Path) -> CliResult<Job> {
+    let text = read_description("job", path).map_err(CliError::usage)?;
+    Job::from_toml(&text).map_err(|error| {
+        UsageError::JobFile { path: path.to_owned(), problem: error.into() }.into()
+    })
 }
 
-/// How many threads compute: as many as asked for, or one per core.
+/// The number of compute threads.
 #[derive(Args)]
 pub struct ThreadsFlag {
-    /// Threads that compute; the result does not depend on it [default: one per core]
+    /// Number of compute threads; the result does not depend on it [default: one per core]
     #[arg(long, value_name = "T")]
     threads: Option<NonZero<usize>>,
 }
 
-/// More threads than this help nobody, and the result does not depend on them.
+/// More threads would not make any run faster.
 const THREADS_MAX: usize = 256;
 
 impl ThreadsFlag {

@@ -1,17 +1,18 @@
 //! The command line: one file per command.
 
-mod audience;
 mod bar;
 mod calibrate;
 mod checkpoint;
 mod compare;
 mod data;
+mod error;
 mod evaluate;
 mod files;
 mod flags;
 mod output;
 mod outputs;
 mod predict;
+mod readers;
 mod report;
 mod reproduce;
 mod scenarios;
@@ -37,8 +38,8 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  paceline compare                              every strategy on a cluster with stragglers
-  paceline simulate spot --strategy abs         one of them on machines that come and go
+  paceline compare                              all strategies on a cluster with stragglers
+  paceline simulate spot --strategy abs         one strategy on machines that join and leave
   paceline train --strategy dbs --speeds 1,1,2,4";
 
 #[derive(Subcommand)]
@@ -56,19 +57,19 @@ enum Command {
     Data(data::Data),
 }
 
-/// Runs the whole command line, with rows of one's own in the table of recipes; a row replaces ours of the same name.
-pub fn main_with(own: Vec<Recipe>) -> ExitCode {
+/// Runs the command line with additional recipes. A recipe replaces the built-in one of the same name.
+pub fn main_with(additional: Vec<Recipe>) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help that nobody reads to its end is no failure.
+            // A closed pipe while printing help is not a failure.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
         }
     };
     let mut recipes = recipes();
-    recipes.retain(|ours| own.iter().all(|theirs| theirs.name != ours.name));
-    recipes.extend(own);
+    recipes.retain(|built_in| additional.iter().all(|recipe| recipe.name != built_in.name));
+    recipes.extend(additional);
     output::exit_code(match cli.command {
         Command::Simulate(command) => command.run(&recipes),
         Command::Compare(command) => command.run(&recipes),

@@ -1,88 +1,65 @@
-//! What leaves the program: data on stdout, talk on stderr, an exit code.
+//! Writes results to stdout and messages to stderr, and returns the exit code.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
-use paceline_job::Failure;
 use serde::Serialize;
 
-/// Why a command ended early.
-#[derive(Debug)]
-pub enum Ending {
-    /// The request makes no sense.
-    Usage(String),
-    /// The request was fine, but something failed.
-    Failed(String),
-    /// Whoever read our stdout has gone: a quiet end.
-    PipeClosed,
-}
+use crate::error::{CliError, CliResult, CommandError};
 
-pub type Ended = Result<(), Ending>;
-
-impl From<Failure> for Ending {
-    fn from(failure: Failure) -> Ending {
-        match failure {
-            Failure::Usage(sentence) => Ending::Usage(sentence),
-            Failure::Failed(sentence) => Ending::Failed(sentence),
-        }
-    }
-}
-
-/// Data, for stdout.
-pub fn print(text: &str) -> Ended {
+/// Writes a result to stdout.
+pub fn print(text: &str) -> CliResult {
     let mut stdout = io::stdout().lock();
     let text = if stdout.is_terminal() { printable(text) } else { text.into() };
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Ending::PipeClosed),
-        Err(error) => Err(Ending::Failed(format!("cannot write to stdout: {error}"))),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(CliError::PipeClosed),
+        Err(error) => Err(CommandError::Stdout(error).into()),
     }
 }
 
-pub fn print_json(value: &impl Serialize) -> Ended {
+pub fn print_json(value: &impl Serialize) -> CliResult {
     let text = serde_json::to_string_pretty(value).expect("plain data has a JSON form");
     print(&(text + "\n"))
 }
 
-/// Talk, for stderr; if nobody can hear it, so be it.
+/// Writes a message to stderr. If stderr is closed, the message is dropped.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", printable(text));
 }
 
-/// Names may hold anything; a terminal must not take them for commands.
+/// Reports an error that does not end the command.
+pub fn say_error(error: impl Display) {
+    let is_colored =
+        io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let (red, plain) = if is_colored { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+    let _ = writeln!(io::stderr().lock(), "{red}error:{plain} {}", printable(&error.to_string()));
+}
+
+/// Escapes control characters: names of files and scenarios must not control the terminal.
 fn printable(text: &str) -> Cow<'_, str> {
-    let is_command = |c: char| c.is_control() && c != '\n' && c != '\t';
-    if !text.contains(is_command) {
+    let is_control = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(is_control) {
         return text.into();
     }
-    let shown = |c: char| if is_command(c) { c.escape_default().to_string() } else { c.into() };
+    let shown = |c: char| if is_control(c) { c.escape_default().to_string() } else { c.into() };
     text.chars().map(shown).collect()
 }
 
 /// "1 worker", "2 workers".
-pub fn some(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+pub fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// A failure that does not end the command.
-pub fn say_error(sentence: &str) {
-    let is_colored =
-        io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
-    let (red, plain) = if is_colored { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-    let _ = writeln!(io::stderr().lock(), "{red}error:{plain} {}", printable(sentence));
-}
-
-pub fn exit_code(ended: Ended) -> ExitCode {
-    match ended {
-        Ok(()) | Err(Ending::PipeClosed) => ExitCode::SUCCESS,
-        Err(Ending::Failed(sentence)) => {
-            say_error(&sentence);
-            ExitCode::from(1)
-        }
-        Err(Ending::Usage(sentence)) => {
-            say_error(&sentence);
-            ExitCode::from(2)
-        }
-    }
+/// Reports the error, if any, and returns the exit code.
+pub fn exit_code(ended: CliResult) -> ExitCode {
+    let (error, code) = match ended {
+        Ok(()) | Err(CliError::PipeClosed) => return ExitCode::SUCCESS,
+        Err(CliError::Failed(error)) => (error, 1),
+        Err(CliError::Usage(error)) => (error, 2),
+    };
+    say_error(error);
+    ExitCode::from(code)
 }

@@ -1,4 +1,4 @@
-//! Where a run can be watched: the flags that name files, and the files behind them.
+//! The output files of a run: report, journal, trace and TensorBoard events.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,23 @@ use paceline_job::journal_file::JournalFile;
 use paceline_runtime::{Line, Reader};
 use paceline_watch::{Facts, Report, TensorBoard, Trace};
 
-use crate::files::{self, Named, check_apart, check_writable};
-use crate::output::{Ending, say};
+use crate::error::{CliError, CliResult, CommandError};
+use crate::files::{self, Named, check_distinct, check_writable};
+use crate::output::say;
 
-/// Where a report goes unless somebody says otherwise.
+/// The default report file.
 pub const REPORT: &str = "report.html";
 
 #[derive(Args)]
-#[command(next_help_heading = "Watching")]
+#[command(next_help_heading = "Output")]
 pub struct OutputFlags {
-    /// Draw the run into this page [default: report.html for `train` without --json, else none]
+    /// Write an HTML report to this file [default: report.html for `train` without --json, else none]
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Draw no page
+    /// Write no report
     #[arg(long, conflicts_with = "report")]
     no_report: bool,
-    /// Write scalars for TensorBoard into this folder; give every run its own
+    /// Write TensorBoard scalars into this folder; use a separate folder for each run
     #[arg(long, value_name = "FOLDER")]
     tensorboard: Option<PathBuf>,
     /// Write a trace for Perfetto (ui.perfetto.dev) or chrome://tracing
@@ -32,10 +33,10 @@ pub struct OutputFlags {
     trace: Option<PathBuf>,
 }
 
-/// The files of one run. That they can be written is known before it begins: better to fail then
-/// than after it. They are opened at its first line: a run that is refused leaves what was there.
+/// The output files of one run. They are checked to be writable before the run, but opened only at its first journal
+/// line, so that a run that is refused overwrites nothing.
 pub struct Outputs {
-    /// What a trace calls the run.
+    /// The run's name in the trace.
     name: String,
     report: Option<PathBuf>,
     journal: Option<PathBuf>,
@@ -48,19 +49,19 @@ struct Open {
     journal: Option<JournalFile>,
     tensorboard: Option<TensorBoard>,
     trace: Option<Trace>,
-    /// A sentence for each that could not be opened.
-    troubles: Vec<String>,
+    /// An error for each file that could not be opened.
+    errors: Vec<CliError>,
 }
 
 impl OutputFlags {
-    /// Where everything goes, checked; a report by default is none if it cannot be written.
+    /// Checks that all files can be written. If the default report path is not writable, no report is written.
     pub fn check(
         &self,
         name: &str,
         report_by_default: bool,
         journal: Option<&Path>,
         read: &[Named],
-    ) -> Result<Outputs, Ending> {
+    ) -> CliResult<Outputs> {
         let default = (report_by_default && !self.no_report).then(|| PathBuf::from(REPORT));
         let report = match &self.report {
             Some(path) => Some(("--report", path.clone())),
@@ -69,19 +70,19 @@ impl OutputFlags {
         let journal = journal.map(|path| ("--journal", path.to_owned()));
         let trace = self.trace.clone().map(|path| ("--trace", path));
         let named = [&journal, &report, &trace];
-        check_apart(read, &named.into_iter().flatten().cloned().collect::<Vec<_>>())?;
+        check_distinct(read, &named.into_iter().flatten().cloned().collect::<Vec<_>>())?;
         let check = |what, path: &Option<Named>| match path {
-            Some((_, path)) => check_writable(what, path).map_err(Ending::Failed),
+            Some((_, path)) => check_writable(what, path),
             None => Ok(()),
         };
         check("journal", &journal)?;
         check("trace", &trace)?;
         if let Some(folder) = &self.tensorboard {
-            check_folder(folder).map_err(Ending::Failed)?;
+            check_folder(folder)?;
         }
         Ok(Outputs {
             name: name.to_owned(),
-            report: writable_report(report).map_err(Ending::Failed)?,
+            report: writable_report(report)?,
             journal: journal.map(|(_, path)| path),
             tensorboard: self.tensorboard.clone(),
             trace: trace.map(|(_, path)| path),
@@ -90,26 +91,25 @@ impl OutputFlags {
     }
 }
 
-fn check_folder(folder: &Path) -> Result<(), String> {
-    let told = |error: &dyn std::fmt::Display| {
-        format!("cannot write TensorBoard's events to {}: {error}", folder.display())
-    };
+fn check_folder(folder: &Path) -> Result<(), CommandError> {
     if folder.exists() && !folder.is_dir() {
-        return Err(told(&"it is a file, name a folder"));
+        return Err(CommandError::TensorBoardFile { path: folder.to_owned() });
     }
     let trial = folder.join(format!(".paceline-{}", std::process::id()));
     let tried = fs::create_dir_all(folder).and_then(|()| fs::write(&trial, ""));
-    tried.and_then(|()| fs::remove_file(&trial)).map_err(|error| told(&error))
+    tried
+        .and_then(|()| fs::remove_file(&trial))
+        .map_err(|source| CommandError::TensorBoard { folder: folder.to_owned(), source })
 }
 
-/// A report that nobody asked for is not worth a failure.
-fn writable_report(named: Option<Named>) -> Result<Option<PathBuf>, String> {
+/// Fails only if the report was requested with --report; an unwritable default report is just omitted.
+fn writable_report(named: Option<Named>) -> Result<Option<PathBuf>, CommandError> {
     let Some((what, path)) = named else { return Ok(None) };
     match check_writable("report", &path) {
         Ok(()) => Ok(Some(path)),
-        Err(sentence) if what == "--report" => Err(sentence),
-        Err(sentence) => {
-            say(&format!("no report: {sentence}"));
+        Err(error) if what == "--report" => Err(error),
+        Err(error) => {
+            say(&format!("no report: {error}"));
             Ok(None)
         }
     }
@@ -117,48 +117,45 @@ fn writable_report(named: Option<Named>) -> Result<Option<PathBuf>, String> {
 
 impl Outputs {
     fn open(&self) -> Open {
-        let mut troubles = vec![];
+        let mut errors = vec![];
         let journal = self.journal.as_deref().map(JournalFile::create);
         let tensorboard = self.tensorboard.as_deref();
-        let tensorboard = tensorboard.map(|path| {
-            TensorBoard::create(path, SystemTime::now()).map_err(|error| error.to_string())
-        });
-        let trace = self
-            .trace
-            .as_deref()
-            .map(|path| Trace::create(path, &self.name).map_err(|error| error.to_string()));
+        let tensorboard = tensorboard.map(|path| TensorBoard::create(path, SystemTime::now()));
+        let trace = self.trace.as_deref().map(|path| Trace::create(path, &self.name));
         Open {
-            journal: kept(journal, &mut troubles),
-            tensorboard: kept(tensorboard, &mut troubles),
-            trace: kept(trace, &mut troubles),
-            troubles,
+            journal: opened(journal, &mut errors),
+            tensorboard: opened(tensorboard, &mut errors),
+            trace: opened(trace, &mut errors),
+            errors,
         }
     }
 
-    /// Closes the files; gives a sentence for each that is not complete.
-    pub fn finish(&mut self) -> Vec<String> {
-        let Some(Open { journal, tensorboard, trace, mut troubles }) = self.open.take() else {
+    /// Closes the files; returns an error for each incomplete file.
+    pub fn finish(&mut self) -> Vec<CliError> {
+        let Some(Open { journal, tensorboard, trace, mut errors }) = self.open.take() else {
             return vec![];
         };
-        let journal = journal.map(JournalFile::finish);
-        let trace = trace.map(|trace| trace.finish().map_err(|error| error.to_string()));
-        let tensorboard =
-            tensorboard.map(|board| board.finish().map_err(|error| error.to_string()));
-        let ended = [journal, trace, tensorboard].into_iter().flatten();
-        troubles.extend(ended.filter_map(Result::err));
-        troubles
+        let journal = journal.map(|journal| journal.finish().map_err(CliError::failed));
+        let trace = trace.map(|trace| trace.finish().map_err(CliError::failed));
+        let tensorboard = tensorboard.map(|events| events.finish().map_err(CliError::failed));
+        let finished = [journal, trace, tensorboard].into_iter().flatten();
+        errors.extend(finished.filter_map(Result::err));
+        errors
     }
 
-    /// Draws the page, if there is to be one; gives where it is.
-    pub fn draw(&self, report: &Report, facts: &Facts) -> Result<Option<PathBuf>, String> {
+    /// Writes the report, if there is one; returns its path.
+    pub fn draw(&self, report: &Report, facts: &Facts) -> Result<Option<PathBuf>, CommandError> {
         let Some(path) = &self.report else { return Ok(None) };
         files::write("report", path, &report.html(facts))?;
         Ok(Some(path.clone()))
     }
 }
 
-fn kept<T>(opened: Option<Result<T, String>>, troubles: &mut Vec<String>) -> Option<T> {
-    opened?.map_err(|sentence| troubles.push(sentence)).ok()
+fn opened<T, E>(file: Option<Result<T, E>>, errors: &mut Vec<CliError>) -> Option<T>
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    file?.map_err(|error| errors.push(CliError::failed(error))).ok()
 }
 
 impl Reader for Outputs {

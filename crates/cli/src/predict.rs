@@ -1,4 +1,4 @@
-//! `paceline predict`: what a trained model says of pictures, of the test set, or after a text.
+//! `paceline predict`: classifies pictures or test samples, or continues a text.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -9,50 +9,51 @@ use clap::{ArgGroup, Args};
 use paceline_data::{ImageForm, Picture, class_name, picture};
 use paceline_job::checkpoint::Weights;
 use paceline_job::predict::{Guess, classify, inputs_of};
-use paceline_job::write::{Sampling, go_on};
+use paceline_job::write::{self, Sampling};
 use paceline_watch::table::table;
 use serde::Serialize;
 
 use crate::checkpoint::weights;
+use crate::error::{CliError, CliResult, UsageError};
 use crate::evaluate::percent;
-use crate::output::{Ended, Ending, print, print_json, say};
+use crate::output::{print, print_json, say};
 use crate::sketch::sketch;
 
-/// Classify pictures, or go on with a text, by what was learned
+/// Classify pictures or continue a text with a trained model
 #[derive(Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE, allow_negative_numbers = true)]
 #[command(group(ArgGroup::new("what").required(true).args(["files", "test", "text"])))]
 pub struct Predict {
-    /// A checkpoint, or a folder of them: then the newest whole one
+    /// A checkpoint, or a folder of checkpoints, of which the newest intact one is used
     checkpoint: PathBuf,
-    /// Pictures: PNG, PGM, PPM, or IDX files with many
+    /// Pictures: PNG, PGM, PPM, or IDX files of many pictures
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Only so many of the first pictures of each IDX file
+    /// Use only the first N pictures of each IDX file
     #[arg(long, value_name = "N", conflicts_with_all = ["test", "text"])]
     first: Option<NonZero<usize>>,
-    /// Turn black on white into white on black, as MNIST and its kin are
+    /// Invert the pictures: MNIST and similar data sets are white on black
     #[arg(long, conflicts_with_all = ["test", "text"])]
     invert: bool,
-    /// Classify so many of the first samples of the test set, with the right answers beside
+    /// Classify the first N samples of the test set and show their labels
     #[arg(long, value_name = "N")]
     test: Option<NonZero<u64>>,
-    /// How many of the likeliest classes to tell
+    /// Show the K most likely classes
     #[arg(long, value_name = "K", default_value = "3", conflicts_with = "text")]
     top: NonZero<usize>,
-    /// Go on with this text, where one was learned
+    /// Continue this text (for models that were trained on text)
     #[arg(long, value_name = "PROMPT")]
     text: Option<String>,
-    /// For so many characters
+    /// Number of characters to generate
     #[arg(long, value_name = "N", default_value_t = 200, conflicts_with_all = ["files", "test"])]
     length: usize,
-    /// How freely: 0 always takes the likeliest character, 1 as the model has it
+    /// Sampling temperature: 0 always picks the most likely character, 1 samples from the model's probabilities
     #[arg(long, value_name = "T", default_value_t = 0.8, conflicts_with_all = ["files", "test"])]
     temperature: f64,
-    /// What the choice of characters follows from
+    /// Random seed of the sampling
     #[arg(long, value_name = "S", default_value_t = 1, conflicts_with_all = ["files", "test"])]
     seed: u64,
-    /// Where data sets lie [default: as when it was learned]
+    /// Folder of the data sets [default: as in the training]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["files", "text"])]
     data_dir: Option<PathBuf>,
     /// Print the result as JSON
@@ -72,13 +73,13 @@ Examples:
   paceline predict saved --test 5
   paceline predict saved --text \"Alice was\" --length 500";
 
-/// What is said of one image; field names are a promise.
+/// The prediction for one image. Field names are part of the interface.
 #[derive(Serialize)]
 struct Prediction {
     image: String,
     class: usize,
     name: String,
-    /// The right class, where it is known.
+    /// The true class, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,29 +101,26 @@ struct Written<'a> {
 }
 
 impl Predict {
-    pub fn run(&self) -> Ended {
+    pub fn run(&self) -> CliResult {
         if self.first.is_some() && self.files.iter().all(|path| is_one_picture(path)) {
-            return Err(Ending::Usage(format!(
-                "--first is for IDX files, which hold many pictures: {} is one, leave --first away",
-                self.files[0].display()
-            )));
+            return Err(UsageError::FirstWithoutIdx { path: self.files[0].clone() }.into());
         }
         let weights = weights(&self.checkpoint)?;
         match (&self.text, self.test) {
-            (Some(prompt), _) => self.go_on(&weights, prompt),
+            (Some(prompt), _) => self.continue_text(&weights, prompt),
             (None, Some(samples)) => self.classify_test_set(&weights, samples.get()),
             (None, None) => self.classify_files(&weights),
         }
     }
 
-    fn classify_files(&self, weights: &Weights) -> Ended {
-        let (form, model) = weights.image_model().map_err(Ending::Usage)?;
+    fn classify_files(&self, weights: &Weights) -> CliResult {
+        let (form, model) = weights.image_model().map_err(CliError::usage)?;
         let (mut names, mut rows) = (vec![], vec![]);
         for path in &self.files {
             let pictures =
-                picture::read(path, self.first.map(NonZero::get)).map_err(Ending::Failed)?;
+                picture::read(path, self.first.map(NonZero::get)).map_err(CliError::failed)?;
             let path = path.display().to_string();
-            pictures.iter().take(1).for_each(|picture| tell_resized(&path, picture, &form));
+            pictures.iter().take(1).for_each(|picture| say_resized(&path, picture, &form));
             for (index, picture) in pictures.iter().enumerate() {
                 let many = pictures.len() > 1;
                 names.push(if many { format!("{path}[{index}]") } else { path.clone() });
@@ -131,7 +129,7 @@ impl Predict {
         }
         let (features, classes) = (form.extent.len(), form.classes);
         let guesses = classify(model.as_ref(), &weights.params, &rows, features, classes);
-        let guesses = guesses.map_err(Ending::Usage)?;
+        let guesses = guesses.map_err(CliError::usage)?;
         let predictions = names.into_iter().zip(&guesses);
         let predictions: Vec<_> = predictions
             .map(|(image, guesses)| self.prediction(weights, image, guesses, None))
@@ -139,9 +137,9 @@ impl Predict {
         self.show(&predictions)
     }
 
-    fn classify_test_set(&self, weights: &Weights, samples: u64) -> Ended {
-        let test = weights.test_set(None, self.data_dir.as_deref()).map_err(Ending::Usage)?;
-        let model = weights.model(test.as_ref()).map_err(Ending::Usage)?;
+    fn classify_test_set(&self, weights: &Weights, samples: u64) -> CliResult {
+        let test = weights.test_set(None, self.data_dir.as_deref()).map_err(CliError::usage)?;
+        let model = weights.model(test.as_ref()).map_err(CliError::usage)?;
         let (features, classes) = (test.features(), test.classes());
         let (mut rows, mut labels) = (vec![], vec![]);
         for index in 0..samples.min(test.len()) {
@@ -150,7 +148,7 @@ impl Predict {
             labels.push(test.read(index, 0, &mut rows[start..]) as usize);
         }
         let guesses = classify(model.as_ref(), &weights.params, &rows, features, classes);
-        let guesses = guesses.map_err(Ending::Usage)?;
+        let guesses = guesses.map_err(CliError::usage)?;
         let predictions = guesses.iter().zip(labels).enumerate();
         let predictions: Vec<_> = predictions
             .map(|(index, (guesses, label))| {
@@ -190,7 +188,7 @@ impl Predict {
         }
     }
 
-    fn show(&self, predictions: &[Prediction]) -> Ended {
+    fn show(&self, predictions: &[Prediction]) -> CliResult {
         if self.json {
             return print_json(&predictions);
         }
@@ -203,18 +201,18 @@ impl Predict {
             row
         };
         let header: &[&str] = match self.test {
-            Some(_) => &["image", "class", "right answer", "likeliest"],
-            None => &["image", "class", "likeliest"],
+            Some(_) => &["image", "class", "label", "most likely"],
+            None => &["image", "class", "most likely"],
         };
         print(&table(header, &predictions.iter().map(row).collect::<Vec<_>>(), &[]))
     }
 
-    fn go_on(&self, weights: &Weights, prompt: &str) -> Ended {
-        let (text, model) = weights.text_model().map_err(Ending::Usage)?;
+    fn continue_text(&self, weights: &Weights, prompt: &str) -> CliResult {
+        let (text, model) = weights.text_model().map_err(CliError::usage)?;
         let sampling =
             Sampling { length: self.length, temperature: self.temperature, seed: self.seed };
-        let written = go_on(model.as_ref(), &weights.params, &text, prompt, &sampling);
-        let written = written.map_err(Ending::Usage)?;
+        let written = write::go_on(model.as_ref(), &weights.params, &text, prompt, &sampling);
+        let written = written.map_err(CliError::usage)?;
         match self.json {
             true => print_json(&Written { prompt, text: &written }),
             false => print(&format!("{prompt}{written}\n")),
@@ -222,21 +220,21 @@ impl Predict {
     }
 }
 
-/// Whether it begins as PNG, PGM and PPM do.
+/// Whether the file begins like PNG, PGM or PPM, which contain a single picture.
 fn is_one_picture(path: &Path) -> bool {
     let mut magic = [0; 2];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
     read.is_ok() && matches!(&magic, b"\x89P" | b"P5" | b"P6")
 }
 
-/// Says so when a picture is not of the size that was learned.
-fn tell_resized(path: &str, picture: &Picture, form: &ImageForm) {
+/// Reports that a picture is resized to the size of the training images.
+fn say_resized(path: &str, picture: &Picture, form: &ImageForm) {
     let (from, to) = ((picture.width, picture.height), (form.extent.width, form.extent.height));
     if from == to {
         return;
     }
     let is_stretched = from.0 * to.1 != from.1 * to.0;
-    let stretched = if is_stretched { ", which changes its proportions" } else { "" };
+    let stretched = if is_stretched { ", which changes its aspect ratio" } else { "" };
     say(&format!(
         "{path}: resized from {} x {} to {} x {} pixels{stretched}",
         from.0, from.1, to.0, to.1

@@ -1,4 +1,4 @@
-//! `paceline report`: a recorded journal as a page.
+//! `paceline report`: draws a recorded journal as an HTML page.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -11,18 +11,19 @@ use paceline_runtime::{Line, Reader, Record};
 use paceline_watch::table::count;
 use paceline_watch::{Facts, Report as Page};
 
-use crate::files::{check_apart, check_writable, write};
-use crate::output::{Ended, Ending, say};
+use crate::error::{CliError, CliResult, CommandError};
+use crate::files::{check_distinct, check_writable, write};
+use crate::output::say;
 use crate::outputs::REPORT;
 use crate::summary::{journal_numbers, named};
 
-/// Draw a recorded journal as a page
+/// Draw a recorded journal as an HTML page
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Report {
-    /// What `--journal` wrote
+    /// A file that was written with `--journal`
     journal: PathBuf,
-    /// Where the page goes
+    /// Write the page to this file
     #[arg(long, value_name = "FILE.html", default_value = REPORT)]
     out: PathBuf,
 }
@@ -32,57 +33,54 @@ Examples:
   paceline simulate spot --journal run.jsonl && paceline report run.jsonl
   paceline report run.jsonl --out spot.html
 
-A journal that breaks off, as that of a run that was killed, is drawn as far as it goes.";
+A journal that ends early, for example because the run was killed, is drawn up to its end.";
 
 impl Report {
-    pub fn run(&self) -> Ended {
+    pub fn run(&self) -> CliResult {
         let read = [("the journal", self.journal.clone())];
-        check_apart(&read, &[("--out", self.out.clone())])?;
-        check_writable("report", &self.out).map_err(Ending::Failed)?;
-        let (mut account, mut page) = (RunTotals::default(), Page::default());
+        check_distinct(&read, &[("--out", self.out.clone())])?;
+        check_writable("report", &self.out)?;
+        let (mut totals, mut page) = (RunTotals::default(), Page::default());
         let mut facts = Facts::default();
         for (before, line) in journal_file::read(&self.journal).enumerate() {
             match line {
                 Ok(Line { record: Record::Began { .. }, .. }) if before > 0 => {
                     facts.remarks.push(format!(
-                        "Another journal begins at {}, line {}: only the first is drawn.",
+                        "Another journal begins at {}, line {}: only the first one is drawn.",
                         self.journal.display(),
                         before + 1
                     ));
                     break;
                 }
                 Ok(line) => {
-                    facts.about.extend(told_by(&line));
-                    account.read(&line);
+                    facts.about.extend(job_facts(&line));
+                    totals.read(&line);
                     page.read(&line);
                 }
-                // Without even a beginning there is nothing to draw.
-                Err(sentence) if facts.about.is_empty() => return Err(Ending::Failed(sentence)),
-                Err(sentence) if self.has_more_lines_than(before + 1) => facts
+                // Without its first line, a journal cannot be drawn.
+                Err(error) if facts.about.is_empty() => return Err(CliError::failed(error)),
+                Err(error) if self.has_more_lines_than(before + 1) => facts
                     .remarks
-                    .push(format!("The journal is drawn up to a line that is broken: {sentence}.")),
-                Err(sentence) => {
-                    facts.remarks.push(format!("The journal breaks off at {sentence}."))
-                }
+                    .push(format!("The journal is drawn up to a damaged line: {error}.")),
+                Err(error) => facts.remarks.push(format!("The journal ends early: {error}.")),
             }
         }
         if facts.about.is_empty() {
-            let path = self.journal.display();
-            return Err(Ending::Failed(format!("the journal {path} is empty")));
+            return Err(CommandError::EmptyJournal { path: self.journal.clone() }.into());
         }
         if page.keeping_one_in() > 1 {
             facts.remarks.push(format!(
-                "The journal was thinned, at last to one record in {}: rates, shares and sums are estimates.",
+                "The journal was thinned, at the end to one record in {}: rates, shares and sums are estimates.",
                 count(page.keeping_one_in())
             ));
         }
         facts.remarks.iter().for_each(|remark| say(remark));
         let strategy = facts.about.first().map_or("", |(_, strategy)| strategy);
         facts.title = format!("{strategy}, from {}", self.journal.display());
-        facts.about.push(("workers".to_owned(), account.workers.len().to_string()));
-        facts.figures = named(journal_numbers(&account, &page));
-        facts.waited_for = account.waited_for;
-        write("report", &self.out, &page.html(&facts)).map_err(Ending::Failed)?;
+        facts.about.push(("workers".to_owned(), totals.workers.len().to_string()));
+        facts.figures = named(journal_numbers(&totals, &page));
+        facts.waited_for = totals.waited_for;
+        write("report", &self.out, &page.html(&facts))?;
         say(&format!("Report: {}", self.out.display()));
         Ok(())
     }
@@ -95,20 +93,20 @@ impl Report {
     }
 }
 
-/// What the first line tells of the job.
-fn told_by(line: &Line) -> Vec<(String, String)> {
+/// Returns what the first line of a journal says about the job.
+fn job_facts(line: &Line) -> Vec<(String, String)> {
     let Record::Began {
         strategy, seed, samples_total, samples_per_epoch, model, data, params, ..
     } = &line.record
     else {
         return vec![];
     };
-    let called = |name: &str| if name.is_empty() { String::new() } else { format!("{name}, ") };
+    let prefix = |name: &str| if name.is_empty() { String::new() } else { format!("{name}, ") };
     let epochs = *samples_total as f64 / (*samples_per_epoch).max(1) as f64;
     named([
         ("strategy", strategy.clone()),
-        ("model", format!("{}{} params", called(model), count(*params))),
-        ("data", format!("{}{} samples", called(data), count(*samples_per_epoch))),
+        ("model", format!("{}{} params", prefix(model), count(*params))),
+        ("data", format!("{}{} samples", prefix(data), count(*samples_per_epoch))),
         ("epochs", format!("{epochs:.2}")),
         ("seed", seed.to_string()),
     ])

@@ -1,4 +1,4 @@
-//! `paceline reproduce`: the papers' claims, checked.
+//! `paceline reproduce`: checks the claims of the papers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -20,8 +20,10 @@ use paceline_watch::table::{count, duration};
 use serde::Serialize;
 
 use crate::bar::runs_bar;
+use crate::error::{CliError, CliResult, CommandError, UsageError};
+use crate::files::write;
 use crate::flags::ThreadsFlag;
-use crate::output::{Ended, Ending, print, print_json, say, say_error, some};
+use crate::output::{counted, print, print_json, say, say_error};
 
 /// Check the claims of the papers that Paceline is built on
 #[derive(Args)]
@@ -30,31 +32,31 @@ pub struct Reproduce {
     /// dynamic-sgd, abs-sgd, dbs, how-to-scale, adpsgd, all, or a path to a .toml file
     #[arg(default_value = "all", value_name = "EXPERIMENT")]
     experiments: Vec<String>,
-    /// About a minute: digits, at most 16 workers
+    /// Small runs: digits, at most 16 workers; takes about a minute
     #[arg(long, group = "sized")]
     quick: bool,
-    /// Many hours: CIFAR-10 with resnet20, the headline pairs
+    /// Large runs: the main comparisons on CIFAR-10 with resnet20; takes many hours
     #[arg(long, group = "sized")]
     long: bool,
-    /// One of the sizes that the experiment names
+    /// A size that the experiment file defines
     #[arg(long, value_name = "NAME", group = "sized", default_value = "standard")]
     size: String,
-    /// Where results and pages go; runs whose results are there are not run again
+    /// Folder for results and pages; runs that have results there are not repeated
     #[arg(long, value_name = "DIR", default_value = "reproduced")]
     folder: PathBuf,
-    /// Only these runs: whole names, or parts of names without an @
+    /// Only these runs: a full name (with @), or a part of names (without @)
     #[arg(long, value_name = "RUN,RUN", value_delimiter = ',')]
     only: Vec<String>,
-    /// These seeds in place of the experiment's
+    /// Use these seeds instead of the experiment's
     #[arg(long, value_name = "S,S", value_delimiter = ',')]
     seeds: Vec<u64>,
-    /// Run what is asked for again, even if its results are there
+    /// Repeat the runs even if they have results
     #[arg(long)]
     fresh: bool,
-    /// Take what computing costs from this scenario (see `paceline calibrate`)
+    /// Take the compute times from this scenario (see `paceline calibrate`)
     #[arg(long, value_name = "FILE.toml")]
     calibrated: Option<PathBuf>,
-    /// Say what would be run, and how much it is
+    /// List the runs without running them
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -66,15 +68,15 @@ pub struct Reproduce {
 
 const EXAMPLES: &str = "\
 Examples:
-  paceline reproduce --quick                   all five papers in about a minute
-  paceline reproduce dbs                       one of them on Fashion-MNIST
+  paceline reproduce --quick                   all five papers, in about a minute
+  paceline reproduce dbs                       one paper, on Fashion-MNIST
   paceline reproduce adpsgd --only adp4 --seeds 7
-  paceline reproduce mine.toml --size quick    an experiment of one's own
+  paceline reproduce mine.toml --size quick    your own experiment
 
-Learning is real, time is that of simulated clusters. Stopped and started again, it goes on with the
-runs that are missing. Each claim is decided by the rule that its experiment file gives.";
+Training is real, time is simulated. If the command is stopped and started again, it continues with
+the missing runs. Each claim is decided by the rule in its experiment file.";
 
-/// A claim and what came of it, for programs.
+/// A claim and its verdict, in the output of `--json`.
 #[derive(Serialize)]
 struct Found {
     experiment: String,
@@ -86,9 +88,9 @@ struct Found {
     rule: String,
 }
 
-/// A run that would be made, for programs.
+/// A planned run, in the output of `--dry-run --json`.
 #[derive(Serialize)]
-struct Wanted<'a> {
+struct PlannedRun<'a> {
     experiment: &'a str,
     size: &'a str,
     run: String,
@@ -111,32 +113,29 @@ impl Found {
 }
 
 impl Reproduce {
-    pub fn run(&self, recipes: &[Recipe]) -> Ended {
+    pub fn run(&self, recipes: &[Recipe]) -> CliResult {
         let experiments = self.load()?;
         if let Some(seed) = repeated(&self.seeds) {
-            return Err(Ending::Usage(format!("--seeds: {seed} is there twice, give each once")));
+            return Err(UsageError::RepeatedSeed { seed }.into());
         }
         let filter = RunFilter { only: self.only.clone(), seeds: self.seeds.clone() };
-        // Whatever is wrong with the last experiment is told before the first one runs.
+        // All experiments are checked before the first one runs.
         let runs =
             |(_, experiment): &(&str, Experiment)| Runs::of(experiment, self.size(), &filter);
         let planned = experiments.iter().map(runs).collect::<Result<Vec<_>, _>>();
-        let planned = planned.map_err(usage)?;
+        let planned = planned.map_err(CliError::usage)?;
         if !self.only.is_empty() && planned.iter().all(|runs| runs.count() == 0) {
-            return Err(Ending::Usage(format!(
-                "--only {}: no run is called so; --dry-run lists them",
-                self.only.join(" --only ")
-            )));
+            return Err(UsageError::NoSuchRun { only: self.only.clone() }.into());
         }
         let pace = self.calibrated.as_deref().map(pace).transpose()?;
         if self.dry_run {
-            return self.tell_plans(&experiments, &planned, pace.as_ref());
+            return self.print_plans(&experiments, &planned, pace.as_ref());
         }
         let (mut found, mut failures) = (Vec::new(), 0);
-        for ((asked, experiment), runs) in experiments.iter().zip(&planned) {
-            let seeds = filter.seeds(experiment.size(self.size()).map_err(usage)?);
+        for ((argument, experiment), runs) in experiments.iter().zip(&planned) {
+            let seeds = filter.seeds(experiment.size(self.size()).map_err(CliError::usage)?);
             let report =
-                self.reproduce((asked, experiment), runs, &seeds, (recipes, pace.clone()))?;
+                self.reproduce((argument, experiment), runs, &seeds, (recipes, pace.clone()))?;
             failures += report.results.failures.len();
             if !self.json {
                 print(&format!("{}\n", report.text()))?;
@@ -149,29 +148,28 @@ impl Reproduce {
         }
         match failures {
             0 => Ok(()),
-            1 => Err(Ending::Failed("a run failed; see above".into())),
-            n => Err(Ending::Failed(format!("{n} runs failed; see above"))),
+            failures => Err(CommandError::ExperimentRuns { failures }.into()),
         }
     }
 
-    /// Says what would be run.
-    fn tell_plans(
+    /// Prints the runs of `--dry-run`.
+    fn print_plans(
         &self,
         experiments: &[(&str, Experiment)],
         runs: &[Runs],
         pace: Option<&Pace>,
-    ) -> Ended {
+    ) -> CliResult {
         let mut all = vec![];
-        for ((asked, experiment), runs) in experiments.iter().zip(runs) {
+        for ((argument, experiment), runs) in experiments.iter().zip(runs) {
             let known = match self.fresh {
                 true => KnownResults::default(),
-                false => KnownResults::read(&self.results(asked)).map_err(failed)?,
+                false => KnownResults::read(&self.results(argument)).map_err(CliError::failed)?,
             };
             let plan = plan(runs, pace, &known);
             if !self.json {
-                print(&told_plan(&format!("{}, {}", experiment.name, self.size()), &plan))?;
+                print(&plan_text(&format!("{}, {}", experiment.name, self.size()), &plan))?;
             }
-            all.extend(plan.into_iter().map(|Planned { run, is_known }| Wanted {
+            all.extend(plan.into_iter().map(|Planned { run, is_known }| PlannedRun {
                 experiment: &experiment.name,
                 size: self.size(),
                 run: run.name,
@@ -182,31 +180,31 @@ impl Reproduce {
         if self.json { print_json(&all) } else { Ok(()) }
     }
 
-    /// Where results are kept. An own file's bear its own name: a changed copy does not sweep away
-    /// those of the experiment it was copied from. Other costs make other results: they have a
-    /// place of their own.
-    fn results(&self, asked: &str) -> PathBuf {
-        let name = Path::new(asked).file_stem().unwrap_or_default().to_string_lossy();
-        let place = if self.calibrated.is_some() { "-calibrated" } else { "" };
-        self.folder.join(format!("{name}-{}{place}.jsonl", self.size()))
+    /// Returns the file of an experiment's results. It is named after the experiment file, so that a modified copy does
+    /// not replace the results of the original. Runs with calibrated compute times have their own file, because their
+    /// results differ.
+    fn results(&self, argument: &str) -> PathBuf {
+        let name = Path::new(argument).file_stem().unwrap_or_default().to_string_lossy();
+        let suffix = if self.calibrated.is_some() { "-calibrated" } else { "" };
+        self.folder.join(format!("{name}-{}{suffix}.jsonl", self.size()))
     }
 
     /// Runs an experiment and writes its page and figures.
     fn reproduce<'a>(
         &'a self,
-        (asked, experiment): (&str, &'a Experiment),
+        (argument, experiment): (&str, &'a Experiment),
         runs: &Runs,
         seeds: &'a [u64],
         (recipes, pace): (&[Recipe], Option<Pace>),
-    ) -> Result<ExperimentReport<'a>, Ending> {
+    ) -> CliResult<ExperimentReport<'a>> {
         let size = self.size();
         let calibrated = match &self.calibrated {
             Some(path) => format!(" --calibrated {}", path.display()),
             None => String::new(),
         };
-        let command = format!("paceline reproduce {asked}{}{calibrated}", self.size_flag());
-        let results = self.results(asked);
-        let mut store = Store::open(&results).map_err(failed)?;
+        let command = format!("paceline reproduce {argument}{}{calibrated}", self.size_flag());
+        let results = self.results(argument);
+        let mut store = Store::open(&results).map_err(CliError::failed)?;
         say(&format!("{}: {}", experiment.name, experiment.title));
         let watch = Watch::new(!self.json);
         let context = RunContext {
@@ -220,30 +218,26 @@ impl Reproduce {
         };
         let all = execute(runs, &context, &mut store);
         watch.bar.finish_and_clear();
-        let ending = |error: ExecuteError| match error.is_usage() {
-            true => usage(error),
-            false => failed(error),
-        };
-        let all = all.map_err(ending)?;
-        all.failures.iter().for_each(|failure| say_error(&failure.to_string()));
-        let report = ExperimentReport::new(experiment, size, seeds, all).map_err(usage)?;
-        // A part of the runs leaves the page of all of them as it is.
+        let all = all.map_err(|error: ExecuteError| match error.is_usage() {
+            true => CliError::usage(error),
+            false => CliError::failed(error),
+        })?;
+        all.failures.iter().for_each(say_error);
+        let report =
+            ExperimentReport::new(experiment, size, seeds, all).map_err(CliError::usage)?;
+        // The page shows all runs: it is not rewritten after only some of them.
         if !self.only.is_empty() || !self.seeds.is_empty() {
             return Ok(report);
         }
-        store.replace(report.results.all()).map_err(failed)?;
+        store.replace(report.results.all()).map_err(CliError::failed)?;
         let page = results.with_extension("html");
-        write(&page, &report.html(&command).map_err(usage)?)?;
-        for (i, figure) in report.figures().map_err(usage)?.iter().enumerate() {
+        write("page", &page, &report.html(&command).map_err(CliError::usage)?)?;
+        for (i, figure) in report.figures().map_err(CliError::usage)?.iter().enumerate() {
             let name = results.file_stem().unwrap_or_default().to_string_lossy();
             let file = self.folder.join(format!("{name}-{}.svg", i + 1));
-            write(&file, &figure.svg())?;
+            write("figure", &file, &figure.svg())?;
         }
-        say(&format!(
-            "{} shows the figures, {} holds every run\n",
-            page.display(),
-            results.display()
-        ));
+        say(&format!("figures: {}; results of all runs: {}\n", page.display(), results.display()));
         Ok(report)
     }
 
@@ -264,8 +258,8 @@ impl Reproduce {
         }
     }
 
-    /// The experiments, with the names by which they were asked for.
-    fn load(&self) -> Result<Vec<(&str, Experiment)>, Ending> {
+    /// Loads the experiments; returns each with its name on the command line.
+    fn load(&self) -> CliResult<Vec<(&str, Experiment)>> {
         let mut names: Vec<&str> = Vec::new();
         for name in &self.experiments {
             match name.as_str() {
@@ -273,60 +267,42 @@ impl Reproduce {
                 name => names.push(name),
             }
         }
-        for (i, name) in names.iter().enumerate() {
-            let results = self.results(name);
-            if let Some(other) = names[..i].iter().find(|other| self.results(other) == results) {
-                let results = results.display();
-                return Err(Ending::Usage(format!(
-                    "the results of {other} and {name} would both go to {results}: run them one by one, with a --folder for each"
-                )));
+        for (i, second) in names.iter().enumerate() {
+            let path = self.results(second);
+            if let Some(first) = names[..i].iter().find(|first| self.results(first) == path) {
+                let (first, second) = ((*first).to_owned(), (*second).to_owned());
+                return Err(UsageError::SharedResults { first, second, path }.into());
             }
         }
-        let load = |name| Ok((name, experiments::load(name).map_err(usage)?));
+        let load = |name| Ok((name, experiments::load(name).map_err(CliError::usage)?));
         names.into_iter().map(load).collect()
     }
 }
 
-fn usage(error: impl std::error::Error) -> Ending {
-    Ending::Usage(error.to_string())
-}
-
-fn failed(error: impl std::error::Error) -> Ending {
-    Ending::Failed(error.to_string())
-}
-
-/// How many runs there are, and a line for each name.
-fn told_plan(heading: &str, plan: &[Planned]) -> String {
+/// Returns the number of runs, and a line for each run name.
+fn plan_text(heading: &str, plan: &[Planned]) -> String {
     let known = |plan: &[Planned]| match plan.iter().filter(|planned| planned.is_known).count() {
         0 => String::new(),
-        known => format!(", {known} known already"),
+        known => format!(", {known} already done"),
     };
-    let mut text = format!("{heading}: {}{}\n", some(plan.len(), "run"), known(plan));
+    let mut text = format!("{heading}: {}{}\n", counted(plan.len(), "run"), known(plan));
     for alike in plan.chunk_by(|a, b| a.run.name == b.run.name) {
-        let (name, seeds) = (&alike[0].run.name, some(alike.len(), "seed"));
+        let (name, seeds) = (&alike[0].run.name, counted(alike.len(), "seed"));
         text += &format!("  {name}: {seeds}{}\n", known(alike));
     }
     text
 }
 
-fn write(path: &Path, text: &str) -> Ended {
-    std::fs::write(path, text)
-        .map_err(|error| Ending::Failed(format!("cannot write {}: {error}", path.display())))
-}
-
-/// What computing costs on a calibrated cluster.
-fn pace(path: &Path) -> Result<Pace, Ending> {
-    let pace = scenarios::load(&path.to_string_lossy()).map_err(Ending::Usage)?.compute;
+/// Loads the compute times of a calibrated scenario.
+fn pace(path: &Path) -> CliResult<Pace> {
+    let pace = scenarios::load(&path.to_string_lossy()).map_err(CliError::usage)?.compute;
     if pace.seconds_per_handover > 0.0 || pace.relative.iter().any(|factor| *factor != 1.0) {
-        return Err(Ending::Usage(format!(
-            "{} was calibrated with emulated speeds; give one without: `paceline calibrate --workers 1 --model cnn --data fashion-mnist`",
-            path.display()
-        )));
+        return Err(UsageError::EmulatedSpeeds { path: path.to_owned() }.into());
     }
     Ok(pace)
 }
 
-/// The code that runs, as its repository named it when it was built; outside of one, the version.
+/// Returns the commit that the program was built from, or its version if it was built outside a repository.
 fn commit() -> String {
     match env!("PACELINE_COMMIT") {
         "" => concat!("paceline ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -334,19 +310,19 @@ fn commit() -> String {
     }
 }
 
-/// A bar; without a terminal, a line now and then.
+/// A progress bar. If stderr is not a terminal, prints a line from time to time.
 struct Watch {
     bar: ProgressBar,
     is_wanted: bool,
-    said: Mutex<Instant>,
+    last_line: Mutex<Instant>,
 }
 
-/// How long nothing is said without a terminal.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time between lines without a terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Watch {
     fn new(is_wanted: bool) -> Watch {
-        Watch { bar: runs_bar(is_wanted), is_wanted, said: Mutex::new(Instant::now()) }
+        Watch { bar: runs_bar(is_wanted), is_wanted, last_line: Mutex::new(Instant::now()) }
     }
 }
 
@@ -357,9 +333,10 @@ impl Progress for Watch {
 
     fn computed(&self, samples: u64) {
         self.bar.inc(samples);
-        let mut said = self.said.lock().expect("nobody panics here");
-        if self.is_wanted && self.bar.is_hidden() && said.elapsed() >= PATIENCE {
-            *said = Instant::now();
+        let mut last_line =
+            self.last_line.lock().expect("no thread panics while it holds the lock");
+        if self.is_wanted && self.bar.is_hidden() && last_line.elapsed() >= LINE_INTERVAL {
+            *last_line = Instant::now();
             let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
             let left = all.saturating_sub(done) as f64 / done as f64;
             let left = duration(left * self.bar.elapsed().as_secs_f64());

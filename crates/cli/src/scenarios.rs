@@ -1,16 +1,17 @@
-//! `paceline scenarios`: the simulated clusters that come with Paceline.
+//! `paceline scenarios`: lists the built-in simulated clusters.
 
 use clap::Args;
 use paceline_job::scenarios::{ALL, named, toml_of};
 use paceline_watch::table::table;
 
-use crate::output::{Ended, Ending, print};
+use crate::error::{CliError, CliResult};
+use crate::output::print;
 
-/// List the simulated clusters, or print one as a file to start from
+/// List the simulated clusters, or print one as a template for your own
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Scenarios {
-    /// Print this scenario's TOML
+    /// Print the TOML file of this scenario
     name: Option<String>,
 }
 
@@ -20,15 +21,15 @@ Examples:
   paceline scenarios spot > my-cluster.toml";
 
 impl Scenarios {
-    pub fn run(&self) -> Ended {
+    pub fn run(&self) -> CliResult {
         if let Some(name) = &self.name {
-            return print(toml_of(name).map_err(Ending::Usage)?);
+            return print(toml_of(name).map_err(CliError::usage)?);
         }
         let mut rows = vec![];
         for (name, _) in ALL {
-            let scenario = named(name).map_err(Ending::Failed)?;
+            let scenario = named(name).map_err(CliError::failed)?;
             rows.push(vec![name.to_owned(), scenario.description]);
         }
-        print(&table(&["name", "what it is like"], &rows, &[]))
+        print(&table(&["name", "description"], &rows, &[]))
     }
 }

@@ -1,33 +1,33 @@
-//! `paceline simulate`: one strategy on a simulated cluster.
+//! `paceline simulate`: runs one strategy on a simulated cluster.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use paceline_job::{Recipe, simulate};
 
-use crate::audience::Audience;
-use crate::bar::Bar;
+use crate::bar::{Bar, Clock};
+use crate::error::{CliError, CliResult};
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
-use crate::output::{Ended, Ending};
 use crate::outputs::OutputFlags;
-use crate::summary::{Told, tell};
+use crate::readers::RunReaders;
+use crate::summary::{ReportContext, report_run};
 
-/// Simulate a job on a cluster of your description
+/// Simulate a job on a cluster that you describe
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Simulate {
     /// A scenario's name (see `paceline scenarios`) or a path to a .toml file
     #[arg(default_value = "stragglers")]
     scenario: String,
-    /// The training algorithm (see `paceline strategies`) [default: ssgd, or what the job file says]
+    /// The training algorithm (see `paceline strategies`) [default: ssgd, or the job file's]
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
     #[command(flatten)]
     threads: ThreadsFlag,
-    /// Write what happened to a file, as JSON lines
+    /// Record the run in this file, as JSON lines
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
-    /// Print the outcome as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -43,24 +43,24 @@ Examples:
   paceline simulate my-cluster.toml --strategy cpsgd --epochs 5 --json
   paceline simulate elastic --strategy dynamic --journal run.jsonl --report elastic.html
 
-Gradients are real, time is virtual. The same seed gives the same run.";
+Gradients are real, time is virtual. The same seed produces the same run.";
 
 impl Simulate {
-    pub fn run(&self, recipes: &[Recipe]) -> Ended {
+    pub fn run(&self, recipes: &[Recipe]) -> CliResult {
         let scenario = self.job.scenario(&self.scenario)?;
         let job = self.job.job_with(self.strategy.as_deref())?;
-        let prepared = job.check(recipes, scenario.workers, None).map_err(Ending::Usage)?;
-        let bar = Bar::new(prepared.plan.samples_total, "virtual", !self.json);
+        let prepared = job.check(recipes, scenario.workers, None).map_err(CliError::usage)?;
+        let bar = Bar::new(prepared.plan.samples_total, Clock::Virtual, !self.json);
         let mut read = self.job.files(&job);
         read.extend(scenario_file(&self.scenario));
         let outputs = self.outputs.check(&prepared.name, false, self.journal.as_deref(), &read)?;
-        let mut audience = Audience::new(bar, outputs);
+        let mut readers = RunReaders::new(bar, outputs);
 
         let threads = self.threads.count();
-        let simulated = simulate(&prepared, &scenario, threads, vec![&mut audience]);
+        let simulated = simulate(&prepared, &scenario, threads, vec![&mut readers]);
 
         let place = &scenario.name;
-        let told = Told { job: &job, prepared: &prepared, place, json: self.json };
-        tell(&told, simulated.map(|simulated| simulated.result), audience)
+        let context = ReportContext { job: &job, prepared: &prepared, place, json: self.json };
+        report_run(&context, simulated.map(|simulated| simulated.result), readers)
     }
 }

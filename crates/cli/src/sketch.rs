@@ -1,9 +1,9 @@
-//! An image in characters, for terminals.
+//! Draws an image in characters, for terminals.
 
 /// From dark to bright.
 const SHADES: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 
-/// A line for each two rows, because characters are about twice as high as wide; the darkest number is blank.
+/// Draws two rows per line, because characters are about twice as high as wide; the darkest level is blank.
 pub fn sketch(image: &[f32], width: usize, channels: usize) -> String {
     let (darkest, brightest) = image
         .iter()
@@ -30,14 +30,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bright_is_dense_and_two_rows_make_a_line() {
+    fn bright_pixels_are_dense_characters_and_two_rows_make_a_line() {
         let picture = sketch(&[9.0, 0.0, 9.0, 0.0, 0.0, 9.0], 2, 1);
 
         assert_eq!(picture, "@\n @\n");
     }
 
     #[test]
-    fn an_even_image_is_blank() {
+    fn a_uniform_image_is_blank() {
         assert_eq!(sketch(&[4.0; 12], 2, 3), "\n");
     }
 }

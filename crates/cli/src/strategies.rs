@@ -1,17 +1,18 @@
-//! `paceline strategies`: what there is to choose from.
+//! `paceline strategies`: lists the training algorithms.
 
 use clap::Args;
 use paceline_job::{Choices, Recipe};
 use paceline_watch::table::table;
 use serde::Serialize;
 
-use crate::output::{Ended, print, print_json};
+use crate::error::CliResult;
+use crate::output::{print, print_json};
 
 /// List the training algorithms
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Strategies {
-    /// Print the list as JSON, with what each is made of
+    /// Print the list as JSON, with the choices that make up each algorithm
     #[arg(long)]
     json: bool,
 }
@@ -38,7 +39,7 @@ impl Row<'_> {
 }
 
 impl Strategies {
-    pub fn run(&self, recipes: &[Recipe]) -> Ended {
+    pub fn run(&self, recipes: &[Recipe]) -> CliResult {
         if self.json {
             return print_json(&recipes.iter().map(Row::of).collect::<Vec<Row>>());
         }
@@ -46,6 +47,6 @@ impl Strategies {
             vec![recipe.name.clone(), recipe.summary.clone(), recipe.paper.clone()]
         };
         let rows: Vec<Vec<String>> = recipes.iter().map(row).collect();
-        print(&table(&["name", "what it does", "paper"], &rows, &[]))
+        print(&table(&["name", "description", "paper"], &rows, &[]))
     }
 }

@@ -1,4 +1,4 @@
-//! What a run came to, in words: its numbers, who computed how much, who was waited for, who did what when.
+//! The summary and the report of a run: its numbers, utilization, waiting, and timelines.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,98 +9,102 @@ use paceline_runtime::WorkerId;
 use paceline_watch::table::{bytes, count, duration, number};
 use paceline_watch::{Facts, Report, Timeline};
 
-use crate::audience::Audience;
-use crate::output::{Ended, Ending, print, print_json, say, say_error, some};
+use crate::error::{CliError, CliResult, CommandError};
+use crate::output::{counted, print, print_json, say, say_error};
+use crate::readers::RunReaders;
 
-/// More workers than these are summed up, not listed.
+/// More workers than this are summarized, not listed.
 const WORKERS_LISTED_MAX: usize = 16;
 
-/// What fits beside the workers' ids on a terminal of 80 columns.
+/// Width of a timeline; together with the workers' ids it fits into 80 columns.
 const TIMELINE_COLUMNS: usize = 72;
 
-/// What a run was, for telling what came of it.
-pub struct Told<'a> {
+/// The run that a summary is about.
+pub struct ReportContext<'a> {
     pub job: &'a Job,
     pub prepared: &'a Prepared,
-    /// Where it ran, in a word.
+    /// The scenario's name, or "threads".
     pub place: &'a str,
     pub json: bool,
 }
 
-/// Tells what came of a run: on stdout, in its report, and whether its files were written to the end.
+/// Prints the result of a run, writes its report, and checks that its output files are complete.
 ///
-/// The page is drawn before anything is printed and its failures are told after that, so that
-/// neither is lost for the other's sake.
-pub fn tell(told: &Told, ended: Result<RunResult, Failure>, mut audience: Audience) -> Ended {
-    let mut troubles = audience.finish();
-    if let Err(Failure::Usage(sentence)) = ended {
-        return Err(Ending::Usage(sentence));
+/// The report is written before anything is printed, and its error is reported afterwards, so that a failure of one
+/// does not prevent the other.
+pub fn report_run(
+    run: &ReportContext,
+    ended: Result<RunResult, Failure>,
+    mut readers: RunReaders,
+) -> CliResult {
+    let mut errors = readers.finish();
+    if let Err(failure @ Failure::Usage(_)) = ended {
+        return Err(failure.into());
     }
-    let facts = facts(told, &ended, &audience);
-    let page = audience.outputs.draw(&audience.report, &facts);
-    let page = page.unwrap_or_else(|sentence| {
-        troubles.push(sentence);
+    let facts = facts(run, &ended, &readers);
+    let page = readers.outputs.draw(&readers.report, &facts).unwrap_or_else(|error| {
+        errors.push(error.into());
         None
     });
     let printed = match &ended {
-        Ok(outcome) if told.json => print_json(outcome),
-        Ok(outcome) if outcome.diverged.is_none() => print(&summary(told, outcome, &audience)),
+        Ok(result) if run.json => print_json(result),
+        Ok(result) if result.diverged.is_none() => print(&summary(run, result, &readers)),
         _ => Ok(()),
     };
     if let Some(path) = page {
-        say(&format!("{}Report: {}", if told.json { "" } else { "\n" }, path.display()));
+        say(&format!("{}Report: {}", if run.json { "" } else { "\n" }, path.display()));
     }
-    let troubles = troubles.into_iter().map(|sentence| Err(Ending::Failed(sentence)));
-    let failures = [outcome_of(ended), printed].into_iter().chain(troubles);
-    let mut failures = failures.filter_map(Result::err);
-    let first = failures.next();
-    for failure in failures {
-        if let Ending::Failed(sentence) = failure {
-            say_error(&sentence);
+    let ended = [check_result(ended), printed];
+    let mut errors = ended.into_iter().filter_map(Result::err).chain(errors);
+    let first = errors.next();
+    for error in errors {
+        if let CliError::Failed(error) = error {
+            say_error(error);
         }
     }
     first.map_or(Ok(()), Err)
 }
 
-/// Whether the run itself was a success.
-fn outcome_of(ended: Result<RunResult, Failure>) -> Ended {
-    let outcome = ended?;
-    if let Some(sentence) = &outcome.diverged {
-        return Err(Ending::Failed(format!("{} diverged: {sentence}", outcome.strategy)));
+/// Fails if the run failed, diverged, or lost or repeated samples.
+fn check_result(ended: Result<RunResult, Failure>) -> CliResult {
+    let result = ended?;
+    if let Some(reason) = result.diverged {
+        return Err(CommandError::Diverged { strategy: result.strategy, reason }.into());
     }
-    check_ledger(&outcome).map_err(Ending::Failed)
+    Ok(check_ledger(&result)?)
 }
 
-fn summary(told: &Told, outcome: &RunResult, audience: &Audience) -> String {
-    let mut text = heading(outcome, told.place);
-    for (name, value) in numbers(told.prepared, outcome) {
+fn summary(run: &ReportContext, result: &RunResult, readers: &RunReaders) -> String {
+    let mut text = heading(result, run.place);
+    for (name, value) in numbers(run.prepared, result) {
         let _ = writeln!(text, "{name:<10}{value}");
     }
-    text += &utilization(&audience.account.utilization());
-    text += &waited_for(outcome, &audience.account);
-    text += &timelines(outcome, &audience.account, &audience.report.timeline);
+    text += &utilization(&readers.totals.utilization());
+    text += &waiting(result, &readers.totals);
+    text += &timelines(result, &readers.totals, &readers.report.timeline);
     text
 }
 
-fn facts(told: &Told, ended: &Result<RunResult, Failure>, audience: &Audience) -> Facts {
-    let Told { job, prepared, place, .. } = told;
+fn facts(run: &ReportContext, ended: &Result<RunResult, Failure>, readers: &RunReaders) -> Facts {
+    let ReportContext { job, prepared, place, .. } = run;
     let arguments = std::env::args_os().skip(1);
-    let command: Vec<_> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
+    let command: Vec<_> =
+        arguments.map(|argument| argument.to_string_lossy().into_owned()).collect();
     let about = [
         ("strategy", prepared.name.clone()),
         ("model", format!("{}, {} params", job.model, count(prepared.plan.initial.len() as u64))),
         ("data", format!("{}, {} samples", job.data, count(prepared.plan.samples_per_epoch))),
         ("cluster", (*place).to_owned()),
         ("workers", prepared.workers.to_string()),
-        ("batch", format!("{} a worker", prepared.batch)),
+        ("batch", format!("{} per worker", prepared.batch)),
         ("learning rate", rate(prepared.plan.schedule.base)),
         ("seed", prepared.plan.seed.to_string()),
         ("command", format!("paceline {}", command.join(" "))),
     ];
     let (figures, remark) = match ended {
-        Ok(outcome) => (numbers(prepared, outcome), outcome.diverged.clone()),
+        Ok(result) => (numbers(prepared, result), result.diverged.clone()),
         Err(failure) => {
-            (journal_numbers(&audience.account, &audience.report), Some(failure.to_string()))
+            (journal_numbers(&readers.totals, &readers.report), Some(failure.to_string()))
         }
     };
     Facts {
@@ -108,7 +112,7 @@ fn facts(told: &Told, ended: &Result<RunResult, Failure>, audience: &Audience) -
         about: named(about),
         figures: named(figures),
         remarks: remark.into_iter().collect(),
-        waited_for: audience.account.waited_for.clone(),
+        waited_for: readers.totals.waited_for.clone(),
     }
 }
 
@@ -116,14 +120,15 @@ pub fn named(rows: impl IntoIterator<Item = (&'static str, String)>) -> Vec<(Str
     rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Every sample once is our promise; a run that breaks it has failed, however well it learned.
-pub fn check_ledger(outcome: &RunResult) -> Result<(), String> {
-    let RunResult { strategy, ledger, .. } = outcome;
-    if ledger.lost + ledger.repeated == 0 {
-        return Ok(());
+/// Fails if a sample was not applied exactly once, whatever the accuracy of the run.
+pub fn check_ledger(result: &RunResult) -> Result<(), CommandError> {
+    let RunResult { strategy, ledger, .. } = result;
+    match (ledger.lost, ledger.repeated) {
+        (0, 0) => Ok(()),
+        (lost, repeated) => {
+            Err(CommandError::Ledger { strategy: strategy.clone(), lost, repeated })
+        }
     }
-    let (lost, repeated) = (count(ledger.lost), count(ledger.repeated));
-    Err(format!("{strategy} lost {lost} samples and repeated {repeated}; please report this"))
 }
 
 pub fn percent(part: f64) -> String {
@@ -134,7 +139,7 @@ pub fn loss(loss: f64) -> String {
     if loss.is_finite() { format!("{loss:.4}") } else { "-".into() }
 }
 
-/// A learning rate with the digits it was given with.
+/// Formats a learning rate with the digits of its f32 value, without those that a conversion to f64 would add.
 pub fn rate(rate: f32) -> String {
     rate.to_string().parse().map_or_else(|_| rate.to_string(), number)
 }
@@ -146,28 +151,28 @@ pub fn target(target: Target) -> String {
     }
 }
 
-fn heading(outcome: &RunResult, place: &str) -> String {
-    let RunResult { strategy, batch, seed, .. } = outcome;
-    let (workers, rate) = (some(outcome.workers as usize, "worker"), rate(outcome.learning_rate));
+fn heading(result: &RunResult, place: &str) -> String {
+    let RunResult { strategy, batch, seed, .. } = result;
+    let (workers, rate) = (counted(result.workers as usize, "worker"), rate(result.learning_rate));
     format!(
         "{strategy} on {place}: {workers}, batch {batch}, learning rate {rate}, seed {seed}\n\n"
     )
 }
 
-fn numbers(prepared: &Prepared, outcome: &RunResult) -> Vec<(&'static str, String)> {
-    let clock = if outcome.virtual_seconds.is_some() { " (virtual)" } else { "" };
+fn numbers(prepared: &Prepared, result: &RunResult) -> Vec<(&'static str, String)> {
+    let clock = if result.virtual_seconds.is_some() { " (virtual)" } else { "" };
     let mut rows = vec![
-        ("time", duration(outcome.seconds()) + clock),
-        ("rounds", count(outcome.rounds)),
-        ("samples", format!("{} = {:.2} epochs", count(outcome.samples), outcome.epochs)),
-        ("wasted", format!("{} samples", count(outcome.samples_wasted))),
-        ("sent", bytes(outcome.bytes_sent)),
-        ("loss", loss(outcome.loss)),
-        ("accuracy", percent(outcome.accuracy)),
+        ("time", duration(result.seconds()) + clock),
+        ("rounds", count(result.rounds)),
+        ("samples", format!("{} = {:.2} epochs", count(result.samples), result.epochs)),
+        ("wasted", format!("{} samples", count(result.samples_wasted))),
+        ("sent", bytes(result.bytes_sent)),
+        ("loss", loss(result.loss)),
+        ("accuracy", percent(result.accuracy)),
     ];
     if let Some(wanted) = prepared.target {
-        let reached = match outcome.time_to_target_seconds {
-            Some(seconds) => format!("after {}", duration(seconds)),
+        let reached = match result.time_to_target_seconds {
+            Some(seconds) => format!("reached after {}", duration(seconds)),
             None => "not reached".to_owned(),
         };
         rows.push(("target", format!("{} {reached}", target(wanted))));
@@ -175,76 +180,75 @@ fn numbers(prepared: &Prepared, outcome: &RunResult) -> Vec<(&'static str, Strin
     rows
 }
 
-/// The numbers that a journal alone gives; estimates, if it was thinned.
-pub fn journal_numbers(account: &RunTotals, report: &Report) -> Vec<(&'static str, String)> {
+/// Returns the numbers that can be computed from a journal alone; estimates, if it was thinned.
+pub fn journal_numbers(totals: &RunTotals, report: &Report) -> Vec<(&'static str, String)> {
     let thinned = report.keeping_one_in() > 1;
     let (about, samples) =
-        if thinned { ("about ", report.curves.samples()) } else { ("", account.samples()) };
-    let epochs = samples as f64 / account.tally.samples_per_epoch.max(1) as f64;
-    let end = account.over.unwrap_or(account.end).as_secs_f64();
+        if thinned { ("about ", report.curves.samples()) } else { ("", totals.samples()) };
+    let epochs = samples as f64 / totals.tally.samples_per_epoch.max(1) as f64;
+    let end = totals.over.unwrap_or(totals.end).as_secs_f64();
     let mut rows = vec![("time", duration(end))];
-    // Rounds of workers on their own are counted one by one, and some were left out.
-    if account.tally.is_synchronous() || !thinned {
-        rows.push(("rounds", count(account.rounds())));
+    // Without common rounds, the total is the sum over the workers' records, of which thinning dropped some.
+    if totals.tally.is_synchronous() || !thinned {
+        rows.push(("rounds", count(totals.rounds())));
     }
     let last = report.curves.loss().last().map_or(f64::NAN, |point| point.value);
-    let smoothed = account.curve.last().filter(|_| !thinned).unwrap_or(last);
+    let smoothed = totals.curve.last().filter(|_| !thinned).unwrap_or(last);
     rows.extend([
         ("samples", format!("{about}{} = {epochs:.2} epochs", count(samples))),
-        ("wasted", format!("{} samples rolled back", count(account.samples_rolled_back))),
+        ("wasted", format!("{} samples rolled back", count(totals.samples_rolled_back))),
         ("sent", format!("{about}{}", bytes(report.bytes_total()))),
         ("loss", loss(smoothed)),
-        ("accuracy", percent(account.scores.last().map_or(f64::NAN, |score| score.accuracy))),
+        ("accuracy", percent(totals.scores.last().map_or(f64::NAN, |score| score.accuracy))),
     ]);
     rows
 }
 
 fn utilization(by_worker: &BTreeMap<WorkerId, f64>) -> String {
-    let mut text = String::from("\nUtilization, the part of its time in which a worker computed\n");
+    let mut text = String::from("\nUtilization: fraction of its time that a worker computed\n");
     if by_worker.len() <= WORKERS_LISTED_MAX {
         let cells: Vec<String> = by_worker
             .iter()
-            .map(|(who, part)| format!("{:>4} {:>7}", who.0, percent(*part)))
+            .map(|(worker, part)| format!("{:>4} {:>7}", worker.0, percent(*part)))
             .collect();
         text.extend(cells.chunks(6).map(|row| row.join("") + "\n"));
         return text;
     }
     let mut sorted: Vec<(WorkerId, f64)> =
-        by_worker.iter().map(|(who, part)| (*who, *part)).collect();
+        by_worker.iter().map(|(worker, part)| (*worker, *part)).collect();
     sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let (least, middle, most) = (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
+    let (lowest, middle, highest) = (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
     let _ = writeln!(
         text,
-        "  {} workers: least {} (worker {}), median {}, most {} (worker {})",
+        "  {} workers: lowest {} (worker {}), median {}, highest {} (worker {})",
         count(sorted.len() as u64),
-        percent(least.1),
-        least.0.0,
+        percent(lowest.1),
+        lowest.0.0,
         percent(middle.1),
-        percent(most.1),
-        most.0.0
+        percent(highest.1),
+        highest.0.0
     );
     text
 }
 
-fn waited_for(outcome: &RunResult, account: &RunTotals) -> String {
-    let Some((who, seconds)) = outcome.waited_for.filter(|(_, seconds)| *seconds > 0.0) else {
-        return String::from("\nNobody was waited for.\n");
+fn waiting(result: &RunResult, totals: &RunTotals) -> String {
+    let Some((slowest, seconds)) = result.waited_for.filter(|(_, seconds)| *seconds > 0.0) else {
+        return String::from("\nNo worker waited for another one.\n");
     };
-    let lives = account.workers.values().map(|life| life.member.as_secs_f64());
-    let all = lives.sum::<f64>();
+    let all: f64 = totals.workers.values().map(|worker| worker.member.as_secs_f64()).sum();
     format!(
-        "\nThe others waited for worker {who} most: {} in all, {} of all workers' time.\n",
+        "\nSlowest: worker {slowest}. Others waited {} for it in total, {} of worker time.\n",
         duration(seconds),
         percent(seconds / all)
     )
 }
 
-/// The first rounds in detail; all of the run if its members changed.
-fn timelines(outcome: &RunResult, account: &RunTotals, timeline: &Timeline) -> String {
+/// Draws the first rounds in detail, and the whole run if its members changed.
+fn timelines(result: &RunResult, totals: &RunTotals, timeline: &Timeline) -> String {
     let draw = |until| timeline.text(TIMELINE_COLUMNS, WORKERS_LISTED_MAX, until);
     let mut text = format!("\nThe first rounds\n{}", draw(Some(timeline.opening())));
-    let workers = outcome.workers as usize;
-    if timeline.workers() != workers || account.members.len() != workers {
+    let workers = result.workers as usize;
+    if timeline.workers() != workers || totals.members.len() != workers {
         let _ = write!(text, "\nThe whole run\n{}", draw(None));
     }
     text

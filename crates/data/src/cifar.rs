@@ -1,41 +1,38 @@
-//! The binary form of CIFAR-10 and CIFAR-100: records of labels, then a red, a green and a blue plane.
+//! The binary format of CIFAR-10 and CIFAR-100: records of labels followed by a red, a green and a blue plane.
 
 use paceline_learn::Extent;
+
+use crate::error::FormatError;
 
 pub const EXTENT: Extent = Extent { height: 32, width: 32, channels: 3 };
 
 /// Pixels of one plane.
 pub(crate) const PLANE: usize = EXTENT.height * EXTENT.width;
 
-/// Which of the two sets it is. Of several labels in front of an image (CIFAR-100: coarse, fine) the last counts.
+/// The layout of a record. If an image has several labels (CIFAR-100: coarse, fine), the last one is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct Layout {
     pub labels_each: usize,
     pub classes: usize,
 }
 
-/// Adds the images of one file, channels last, and their labels.
+/// Appends the images of one file, channels last, and their labels.
 pub fn add(
     file: &[u8],
-    form: Form,
+    layout: Layout,
     pixels: &mut Vec<u8>,
     labels: &mut Vec<u8>,
-) -> Result<(), String> {
-    let Form { labels_each, classes } = form;
+) -> Result<(), FormatError> {
+    let Layout { labels_each, classes } = layout;
     let record = labels_each + EXTENT.len();
     if file.is_empty() || !file.len().is_multiple_of(record) {
-        return Err(format!(
-            "is cut short or foreign: {} bytes are not records of {record}",
-            file.len()
-        ));
+        return Err(FormatError::CifarRecords { record, bytes: file.len() });
     }
     pixels.reserve(file.len() / record * EXTENT.len());
-    for (index, record) in file.chunks_exact(record).enumerate() {
+    for (image, record) in file.chunks_exact(record).enumerate() {
         let label = record[labels_each - 1];
         if usize::from(label) >= classes {
-            return Err(format!(
-                "has label {label} at image {index}, but there are {classes} classes"
-            ));
+            return Err(FormatError::Label { image, label, classes });
         }
         labels.push(label);
         let (red, others) = record[labels_each..].split_at(PLANE);
@@ -51,7 +48,7 @@ pub fn add(
 mod tests {
     use super::*;
 
-    const TEN: Form = Form { labels_each: 1, classes: 10 };
+    const TEN: Layout = Layout { labels_each: 1, classes: 10 };
 
     /// An image whose first pixels are 1, 2, 3 in red, 101, 102, 103 in green, 201, 202, 203 in blue.
     fn image() -> Vec<u8> {
@@ -63,13 +60,13 @@ mod tests {
     }
 
     #[test]
-    fn planes_become_pixels_and_the_last_label_counts() {
-        let hundred = Form { labels_each: 2, classes: 100 };
-        for (form, label) in [(TEN, vec![7]), (hundred, vec![3, 42])] {
+    fn planes_become_pixels_and_the_last_label_is_used() {
+        let hundred = Layout { labels_each: 2, classes: 100 };
+        for (layout, label) in [(TEN, vec![7]), (hundred, vec![3, 42])] {
             let file = [label.clone(), image(), label.clone(), image()].concat();
             let (mut pixels, mut labels) = (vec![], vec![]);
 
-            add(&file, form, &mut pixels, &mut labels).unwrap();
+            add(&file, layout, &mut pixels, &mut labels).unwrap();
 
             let last = *label.last().unwrap();
             assert_eq!(labels, [last, last]);
@@ -82,20 +79,17 @@ mod tests {
     fn a_file_that_ends_within_a_record_is_refused() {
         let file = [vec![0], image(), vec![0], image()].concat();
         for len in [0, 1, 2, 3072, 3074, 4000, 6145] {
-            let said = add(&file[..len], TEN, &mut vec![], &mut vec![]).unwrap_err();
-            assert_eq!(
-                said,
-                format!("is cut short or foreign: {len} bytes are not records of 3073")
-            );
+            let error = add(&file[..len], TEN, &mut vec![], &mut vec![]).unwrap_err();
+            assert_eq!(error, FormatError::CifarRecords { record: 3073, bytes: len });
         }
     }
 
     #[test]
-    fn a_label_without_a_class_is_told_with_its_place() {
+    fn a_label_without_a_class_is_reported_with_its_image() {
         let file = [vec![9], image(), vec![10], image()].concat();
 
-        let said = add(&file, TEN, &mut vec![], &mut vec![]).unwrap_err();
+        let error = add(&file, TEN, &mut vec![], &mut vec![]).unwrap_err();
 
-        assert_eq!(said, "has label 10 at image 1, but there are 10 classes");
+        assert_eq!(error.to_string(), "image 1 has label 10, but there are only 10 classes");
     }
 }

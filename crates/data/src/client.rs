@@ -1,4 +1,4 @@
-//! The machine's own clients of package archives: they fetch a package, and we look into it.
+//! Fetches packages with the package managers of this machine and reads the files in them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -9,11 +9,13 @@ use std::process::{Command, Output, Stdio};
 
 use flate2::read::{GzDecoder, MultiGzDecoder};
 
-use crate::folder::{BYTES_MAX, bounded};
+use crate::error::{FetchError, PackageError};
+use crate::folder::{BYTES_MAX, read_bounded};
 
-/// Files by their names, without folders.
+/// Files by name, without folders.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
+/// A package manager that downloads packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     Npm,
@@ -28,20 +30,21 @@ impl Client {
         }
     }
 
-    /// Fetches a package and gives the files in it. Nothing of it is run, and no right of root is needed.
-    pub fn fetch(self, package: &str) -> Result<Files, String> {
-        let room = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
+    /// Fetches a package and returns its files. Runs no code of the package and needs no root privileges.
+    pub fn fetch(self, package: &str) -> Result<Files, FetchError> {
+        let dir = tempfile::tempdir().map_err(FetchError::TemporaryFolder)?;
         match self {
             Client::Npm => {
                 let pack =
                     ["pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1", package];
-                run(Command::new("npm").args(pack).current_dir(&room))?;
-                let archive = open(&only_file(room.path(), "tgz")?)?;
+                run(Command::new("npm").args(pack).current_dir(&dir))?;
+                let archive = File::open(file_with_ending(dir.path(), "tgz")?);
+                let archive = archive.map_err(FetchError::Archive)?;
                 files_in(GzDecoder::new(BufReader::new(archive)))
             }
             Client::Apt => {
-                run(Command::new("apt-get").args(["download", package]).current_dir(&room))?;
-                let archive = only_file(room.path(), "deb")?;
+                run(Command::new("apt-get").args(["download", package]).current_dir(&dir))?;
+                let archive = file_with_ending(dir.path(), "deb")?;
                 let tar = run(Command::new("dpkg-deb").arg("--fsys-tarfile").arg(archive))?;
                 files_in(&tar.stdout[..])
             }
@@ -49,64 +52,62 @@ impl Client {
     }
 }
 
-/// The files of a package that are those of the data set already.
-pub fn as_they_are(package: Files) -> Result<Files, String> {
+/// Returns the files of a package that are already those of the data set.
+pub fn unchanged(package: Files) -> Result<Files, PackageError> {
     Ok(package)
 }
 
-/// The gzipped files of a package, unzipped; others are left out.
-pub fn gunzipped(package: Files) -> Result<Files, String> {
+/// Returns the gzipped files of a package, unzipped; other files are omitted.
+pub fn gunzipped(package: Files) -> Result<Files, PackageError> {
     let mut files = Files::new();
     for (name, zipped) in &package {
-        if let Some(name) = name.strip_suffix(".gz") {
-            let bytes = bounded(MultiGzDecoder::new(&zipped[..]));
-            files.insert(name.to_owned(), bytes.map_err(|why| format!("{name}.gz: {why}"))?);
+        if let Some(file) = name.strip_suffix(".gz") {
+            let bytes = read_bounded(MultiGzDecoder::new(&zipped[..]))
+                .map_err(|source| PackageError::Unzip { file: file.to_owned(), source })?;
+            files.insert(file.to_owned(), bytes);
         }
     }
     Ok(files)
 }
 
-/// Runs a client to its end; if it fails, its own reason is told.
-fn run(command: &mut Command) -> Result<Output, String> {
+/// Runs a client until it exits; if it fails, the error contains the client's own message.
+fn run(command: &mut Command) -> Result<Output, FetchError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = match command.stdin(Stdio::null()).output() {
         Ok(output) => output,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(format!("there is no {program} on this machine"));
+            return Err(FetchError::ClientMissing { program });
         }
-        Err(error) => return Err(format!("{program} does not start: {error}")),
+        Err(source) => return Err(FetchError::ClientStart { program, source }),
     };
     if output.status.success() {
         return Ok(output);
     }
-    let words = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{program} failed: {}", reason(&words).unwrap_or("it does not say why")))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let reason = reason(&stderr).unwrap_or("it gave no reason").to_owned();
+    Err(FetchError::ClientFailed { program, reason })
 }
 
-/// The first line that a client marks as an error, or else its last words.
-fn reason(words: &str) -> Option<&str> {
+/// Returns the first line that is marked as an error, or else the last line.
+fn reason(stderr: &str) -> Option<&str> {
     let marks = ["E: ", "npm error ", "npm ERR! "];
     let marked = |line| marks.into_iter().find_map(|mark| str::strip_prefix(line, mark));
-    let last = || words.lines().map(str::trim).rfind(|line| !line.is_empty());
-    words.lines().find_map(marked).or_else(last)
+    let last = || stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
+    stderr.lines().find_map(marked).or_else(last)
 }
 
-/// The file with this ending: the client chose its name.
-fn only_file(room: &Path, ending: &str) -> Result<PathBuf, String> {
-    let entries = room.read_dir().map_err(|error| error.to_string())?;
+/// Returns the file with this ending; its whole name is the client's choice.
+fn file_with_ending(dir: &Path, ending: &'static str) -> Result<PathBuf, FetchError> {
+    let entries = dir.read_dir().map_err(FetchError::TemporaryFolder)?;
     let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     paths
         .find(|path| path.extension() == Some(OsStr::new(ending)))
-        .ok_or_else(|| format!("it brought no .{ending} file"))
+        .ok_or(FetchError::NoArchive { ending })
 }
 
-fn open(path: &Path) -> Result<File, String> {
-    File::open(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
-}
-
-/// All plain files of a tar archive, read into memory: no path in it can lead anywhere.
-fn files_in(archive: impl Read) -> Result<Files, String> {
-    let broken = |error: std::io::Error| format!("the package cannot be read: {error}");
+/// Reads all regular files of a tar archive into memory, so that no path in it is ever written to.
+fn files_in(archive: impl Read) -> Result<Files, FetchError> {
+    let broken = FetchError::Archive;
     let mut files = Files::new();
     let mut bytes_total: u64 = 0;
     for entry in tar::Archive::new(archive).entries().map_err(broken)? {
@@ -116,7 +117,7 @@ fn files_in(archive: impl Read) -> Result<Files, String> {
         }
         bytes_total = bytes_total.saturating_add(entry.size());
         if bytes_total > BYTES_MAX {
-            return Err("the package is too large".into());
+            return Err(FetchError::TooLarge);
         }
         let path = entry.path().map_err(broken)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_an_archive_are_known_by_their_last_name() {
+    fn the_files_of_an_archive_are_keyed_by_file_name() {
         let tar = tar_of(&[("package/data/labels", b"1"), ("package/readme", b"22")]);
 
         let files = files_in(&tar[..]).unwrap();
@@ -152,25 +153,25 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_that_is_cut_or_too_large_is_refused() {
+    fn a_truncated_or_too_large_archive_is_refused() {
         let mut tar = tar_of(&[("package/data", &[7; 2_000])]);
-        assert!(files_in(&tar[..1_000]).unwrap_err().contains("cannot be read"));
+        assert!(matches!(files_in(&tar[..1_000]), Err(FetchError::Archive(_))));
 
         let mut header = tar::Header::new_gnu();
         header.set_path("package/data").unwrap();
         header.set_size(BYTES_MAX + 1);
         header.set_cksum();
         tar[..512].copy_from_slice(header.as_bytes());
-        assert_eq!(files_in(&tar[..]), Err("the package is too large".into()));
+        assert!(matches!(files_in(&tar[..]), Err(FetchError::TooLarge)));
     }
 
     #[test]
-    fn a_client_that_is_missing_or_fails_is_told_by_name() {
-        let said = run(&mut Command::new("paceline-no-such-client")).unwrap_err();
-        assert_eq!(said, "there is no paceline-no-such-client on this machine");
+    fn a_client_that_is_missing_or_fails_is_named() {
+        let missing = run(&mut Command::new("no-such-client")).unwrap_err();
+        assert_eq!(missing.to_string(), "no-such-client is not installed on this machine");
 
-        let said = run(Command::new("sh").args(["-c", "echo no network >&2; exit 3"])).unwrap_err();
-        assert_eq!(said, "sh failed: no network");
+        let failed = run(Command::new("sh").args(["-c", "echo no network >&2; exit 3"]));
+        assert_eq!(failed.unwrap_err().to_string(), "sh failed: no network");
 
         assert_eq!(
             reason("npm error code ENOTFOUND\nnpm error at x.js:1\n"),

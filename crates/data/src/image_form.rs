@@ -1,23 +1,23 @@
-//! What the images of a data set are like, known without reading its files.
+//! The image format and class names of each data set, known without reading its files.
 
 use paceline_learn::{Channel, Extent, digits, patterns};
 
 use crate::cifar;
 
-/// What an image must be like to be shown to a model that learned from a data set.
+/// The format of a data set's images, which a model trained on them expects as input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ImageForm {
     pub extent: Extent,
-    /// What images are normalized by.
+    /// Mean and deviation of each channel, for normalization.
     pub channels: &'static [Channel],
     pub classes: usize,
-    /// The classes in words; empty where numbers say it all.
+    /// The names of the classes; empty if classes are just numbers.
     names: &'static [&'static str],
 }
 
 const GRAY_28: Extent = Extent { height: 28, width: 28, channels: 1 };
 
-/// Means and deviations are those over the training sets.
+// Means and deviations are those of the training sets.
 const MNIST: [Channel; 1] = [channel(0.1307, 0.3081)];
 const FASHION: [Channel; 1] = [channel(0.2860, 0.3530)];
 const CIFAR10: [Channel; 3] =
@@ -45,7 +45,7 @@ const CLOTHES: [&str; 10] = [
 const THINGS: [&str; 10] =
     ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
-/// The form of a data set's images; `None` if there is no such set, or it is not of images.
+/// Returns the format of a data set's images; `None` if the data set is unknown or does not consist of images.
 pub fn image_form(data: &str) -> Option<ImageForm> {
     let form = |extent, channels, names| ImageForm { extent, channels, classes: 10, names };
     Some(match data {
@@ -59,14 +59,14 @@ pub fn image_form(data: &str) -> Option<ImageForm> {
     })
 }
 
-/// A class of a data set in words, or its number.
+/// Returns the name of a class, or its number if classes have no names.
 pub fn class_name(data: &str, class: usize) -> String {
     let name = image_form(data).and_then(|form| form.names.get(class).copied());
     name.map_or_else(|| class.to_string(), str::to_owned)
 }
 
 impl ImageForm {
-    /// What a model reads: levels from 0 to 255, row by row, channels last, made even as those that it learned from.
+    /// Normalizes levels from 0 to 255 (row by row, channels last) in the same way as the training images.
     pub fn normalize(&self, levels: &mut [f32]) {
         for pixel in levels.chunks_exact_mut(self.channels.len()) {
             for (level, channel) in pixel.iter_mut().zip(self.channels) {
@@ -84,7 +84,7 @@ mod tests {
     use crate::CATALOG;
 
     #[test]
-    fn every_set_of_images_has_a_form_that_fits_itself() {
+    fn every_data_set_of_images_has_a_consistent_form() {
         let known = CATALOG.iter().map(|entry| entry.name).chain(["digits", "patterns"]);
         for name in known {
             let form = image_form(name).expect(name);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_have_names_and_where_not_numbers() {
+    fn classes_have_names_or_else_numbers() {
         assert_eq!(class_name("fashion-mnist", 9), "Ankle boot");
         assert_eq!(class_name("cifar10", 3), "cat");
         assert_eq!(class_name("mnist", 7), "7");
@@ -104,16 +104,16 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_normalized_to_the_bits_that_were_learned_from() {
+    fn normalized_levels_equal_the_training_inputs_bit_for_bit() {
         let form = image_form("cifar10").unwrap();
         let bytes: Vec<u8> = (0..form.extent.len()).map(|i| (i % 256) as u8).collect();
         let images = Images::new(form.extent, form.channels, 10, bytes.clone(), vec![0]).unwrap();
-        let mut learned = vec![0.0; bytes.len()];
-        images.read(0, 0, &mut learned);
+        let mut expected = vec![0.0; bytes.len()];
+        images.read(0, 0, &mut expected);
 
         let mut levels: Vec<f32> = bytes.iter().map(|byte| f32::from(*byte)).collect();
         form.normalize(&mut levels);
 
-        assert_eq!(levels, learned);
+        assert_eq!(levels, expected);
     }
 }

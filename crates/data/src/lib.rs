@@ -1,8 +1,9 @@
-//! Data sets that live in files: where they are, how they are read, how they get there.
+//! Data sets and pictures in files: finding, reading and fetching them.
 
 pub mod catalog;
 mod cifar;
 mod client;
+pub mod error;
 pub mod folder;
 pub mod get;
 mod idx;
@@ -13,6 +14,7 @@ mod resize;
 mod sheets;
 
 pub use catalog::{CATALOG, Entry};
+pub use error::{GetError, LoadError, PictureError};
 pub use get::{Got, get};
 pub use image_form::{ImageForm, class_name, image_form};
 pub use load::{Sets, load};

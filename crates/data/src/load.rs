@@ -1,35 +1,36 @@
-//! Reads a data set from its folder, or says in one sentence why not.
+//! Loads data sets by name from their folders.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paceline_learn::text::ALICE;
 use paceline_learn::{Augment, Channel, Dataset, Images, Text, texts};
 
 use crate::catalog::{Entry, File, find};
-use crate::cifar::Form;
-use crate::folder::{bounded, contents, default_root};
+use crate::cifar::Layout;
+use crate::error::{FormatError, LoadError, Remedy};
+use crate::folder::{contents, default_root, read_bounded};
 use crate::image_form::{ImageForm, image_form};
 use crate::{cifar, idx};
 
-/// What is learned from, and what it is judged by.
+/// A training set and a test set.
 #[derive(Clone)]
 pub struct Sets {
     pub train: Arc<dyn Dataset>,
     pub test: Arc<dyn Dataset>,
 }
 
-/// Tokens that a model of a text sees before the last one it tells.
+/// Number of tokens that a text model sees before the last token it predicts.
 pub const CONTEXT: usize = 64;
 
-/// The most common way to show small photographs: moved by up to four pixels, and mirrored half the time.
+/// The usual augmentation of small photographs: shifted by up to four pixels, and mirrored half the time.
 const PAD: usize = 4;
 
-/// The names that `load` knows; a text of one's own is `text:PATH`, or a path that ends with `.txt`.
+/// The names that `load` knows. It also accepts any text file, as `text:PATH` or a path that ends with `.txt`.
 pub const NAMES: [&str; 5] = ["text", "mnist", "fashion-mnist", "cifar10", "cifar100"];
 
-/// A data set by name, from under `root` or the usual folder; `None` if there is none of that name.
-pub fn load(name: &str, root: Option<&Path>, seed: u64) -> Option<Result<Sets, String>> {
+/// Loads a data set by name, from under `root` or the default folder. Returns `None` if the name is unknown.
+pub fn load(name: &str, root: Option<&Path>, seed: u64) -> Option<Result<Sets, LoadError>> {
     if let Some(texts) = text(name) {
         let sets = |(train, test)| Sets { train: Arc::new(train), test: Arc::new(test) };
         return Some(texts.map(sets));
@@ -38,33 +39,41 @@ pub fn load(name: &str, root: Option<&Path>, seed: u64) -> Option<Result<Sets, S
     Some(images(find(name)?, root, seed).map(sets))
 }
 
-/// A text by name, as (train, test); `None` if the name is not that of a text.
-pub fn text(name: &str) -> Option<Result<(Text, Text), String>> {
+/// Loads a text by name, as (train, test). Returns `None` if the name is not that of a text.
+pub fn text(name: &str) -> Option<Result<(Text, Text), LoadError>> {
     if name == "text" {
-        return Some(texts(ALICE.as_bytes(), CONTEXT));
+        return Some(Ok(
+            texts(ALICE.as_bytes(), CONTEXT).expect("the built-in text is long enough")
+        ));
     }
     let path = name.strip_prefix("text:").or(name.ends_with(".txt").then_some(name))?;
-    let bytes = std::fs::File::open(path).map_err(|error| error.to_string()).and_then(bounded);
+    let path = PathBuf::from(path);
+    let bytes = std::fs::File::open(&path).map_err(Into::into).and_then(read_bounded);
     Some(match bytes {
-        Ok(bytes) => texts(&bytes, CONTEXT).map_err(|why| format!("{path}: {why}")),
-        Err(why) => Err(format!("cannot read the text {path}: {why}")),
+        Ok(bytes) => texts(&bytes, CONTEXT)
+            .map_err(|error| LoadError::Text { path, problem: error.to_string() }),
+        Err(source) => Err(LoadError::ReadText { path, source }),
     })
 }
 
-/// Images as (train, test). Photographs are augmented for training, drawings are not.
-pub fn images(entry: &Entry, root: Option<&Path>, seed: u64) -> Result<(Images, Images), String> {
+/// Loads images as (train, test). Photographs (CIFAR) are augmented for training, drawings (MNIST) are not.
+pub fn images(
+    entry: &Entry,
+    root: Option<&Path>,
+    seed: u64,
+) -> Result<(Images, Images), LoadError> {
     let folder = entry.folder(&root.map_or_else(default_root, |root| Ok(root.to_owned()))?);
     let source = Folder { entry, root, path: &folder };
     let ImageForm { channels, classes, .. } =
-        image_form(entry.name).expect("what is in the catalog has a known form");
+        image_form(entry.name).expect("every data set of the catalog has an image form");
     match entry.name {
-        "cifar10" => source.photographs(Form { labels_each: 1, classes }, channels, seed),
-        "cifar100" => source.photographs(Form { labels_each: 2, classes }, channels, seed),
+        "cifar10" => source.photographs(Layout { labels_each: 1, classes }, channels, seed),
+        "cifar100" => source.photographs(Layout { labels_each: 2, classes }, channels, seed),
         _ => source.drawings(channels, classes),
     }
 }
 
-/// Where a data set's files are looked for, and what to do about those that are not right.
+/// The folder of a data set; adds paths and remedies to errors.
 struct Folder<'a> {
     entry: &'a Entry,
     root: Option<&'a Path>,
@@ -72,63 +81,78 @@ struct Folder<'a> {
 }
 
 impl Folder<'_> {
-    fn drawings(&self, channels: &[Channel], classes: usize) -> Result<(Images, Images), String> {
+    fn drawings(
+        &self,
+        channels: &[Channel],
+        classes: usize,
+    ) -> Result<(Images, Images), LoadError> {
         let part = |name: &str| {
             let images = self.parsed(&format!("{name}-images-idx3-ubyte"), idx::images)?;
             let file = format!("{name}-labels-idx1-ubyte");
             let labels = self.parsed(&file, idx::labels)?;
-            Images::new(images.extent, channels, classes, images.pixels, labels)
-                .map_err(|why| self.broken(&file, &format!("does not fit its images: {why}")))
+            Images::new(images.extent, channels, classes, images.pixels, labels).map_err(|error| {
+                self.invalid(&file, FormatError::Labels { problem: error.to_string() })
+            })
         };
         let (train, test) = (part("train")?, part("t10k")?);
         if train.extent() != test.extent() {
-            return Err(self.broken("t10k-images-idx3-ubyte", "has images of another size"));
+            return Err(self.invalid("t10k-images-idx3-ubyte", FormatError::ImageSize));
         }
         Ok((train, test))
     }
 
-    /// The last file is for testing.
+    /// The last file is the test set.
     fn photographs(
         &self,
-        form: Form,
+        layout: Layout,
         channels: &[Channel],
         seed: u64,
-    ) -> Result<(Images, Images), String> {
+    ) -> Result<(Images, Images), LoadError> {
         let part = |files: &[File]| {
             let (mut pixels, mut labels) = (vec![], vec![]);
             for file in files {
                 self.parsed(file.name, |bytes| {
-                    // Records have no header that would tell how many there are.
-                    if bytes.len() as u64 != file.bytes {
-                        return Err(format!("has {} bytes, not {}", bytes.len(), file.bytes));
+                    // The format has no header with the number of records.
+                    let (len, expected) = (bytes.len() as u64, file.bytes);
+                    if len != expected {
+                        return Err(FormatError::Length { bytes: len, expected });
                     }
-                    cifar::add(&bytes, form, &mut pixels, &mut labels)
+                    cifar::add(&bytes, layout, &mut pixels, &mut labels)
                 })?;
             }
-            Images::new(cifar::EXTENT, channels, form.classes, pixels, labels)
+            let images = Images::new(cifar::EXTENT, channels, layout.classes, pixels, labels);
+            Ok::<_, LoadError>(images.expect("every record has one image and a checked label"))
         };
         let (train, test) = self.entry.files.split_at(self.entry.files.len() - 1);
         let (train, test) = (part(train)?, part(test)?);
         Ok((train.augmented(Augment { pad: PAD, flip: true, seed }), test))
     }
 
-    /// What a file says, or the sentence that names it, what is wrong, and what to do.
+    /// Reads and parses a file.
     fn parsed<T>(
         &self,
         file: &str,
-        parse: impl FnOnce(Vec<u8>) -> Result<T, String>,
-    ) -> Result<T, String> {
-        let remedy = || self.entry.remedy(self.root, self.path);
-        let bytes = contents(self.path, file).map_err(|why| format!("{why}; {}", remedy()))?;
-        let bytes = bytes.ok_or_else(|| {
-            format!("there is no {file} in {}; {}", self.path.display(), remedy())
+        parse: impl FnOnce(Vec<u8>) -> Result<T, FormatError>,
+    ) -> Result<T, LoadError> {
+        let bytes = contents(self.path, file).map_err(|(path, source)| LoadError::Read {
+            path,
+            source,
+            remedy: self.remedy(),
         })?;
-        parse(bytes).map_err(|why| self.broken(file, &why))
+        let bytes = bytes.ok_or_else(|| LoadError::Missing {
+            file: file.to_owned(),
+            folder: self.path.to_owned(),
+            remedy: self.remedy(),
+        })?;
+        parse(bytes).map_err(|problem| self.invalid(file, problem))
     }
 
-    fn broken(&self, file: &str, what: &str) -> String {
-        let remedy = self.entry.remedy(self.root, self.path);
-        format!("{} {what}; {remedy}", self.path.join(file).display())
+    fn invalid(&self, file: &str, problem: FormatError) -> LoadError {
+        LoadError::Format { path: self.path.join(file), problem, remedy: self.remedy() }
+    }
+
+    fn remedy(&self) -> Box<Remedy> {
+        Box::new(self.entry.remedy(self.root, self.path))
     }
 }
 
@@ -145,7 +169,7 @@ mod tests {
         [0, 0, 8, kind].into_iter().chain(lengths).chain(bytes.iter().copied()).collect()
     }
 
-    /// A folder with a data set of two tiny drawings to learn from and one to be judged by.
+    /// A folder with a data set of two tiny training images and one test image.
     fn drawings() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("mnist");
@@ -160,7 +184,7 @@ mod tests {
 
     fn refused(name: &str, root: &Path) -> String {
         let refused = load(name, Some(root), 1).expect("the name is known").err();
-        refused.expect("it is refused").replace(root.to_str().unwrap(), "ROOT")
+        refused.expect("it is refused").to_string().replace(root.to_str().unwrap(), "ROOT")
     }
 
     #[test]
@@ -185,7 +209,7 @@ mod tests {
                 File { name: "test.bin", bytes: 3074, sha256: None },
             ],
             source: None,
-            by_hand: "",
+            manual_source: "",
         };
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("cifar100");
@@ -206,35 +230,32 @@ mod tests {
         assert_eq!((train.len(), train.classes(), test.len()), (1, 100, 1));
 
         fs::write(folder.join("test.bin"), &record[1..]).unwrap();
-        let said = images(&SMALL, Some(root.path()), 1).unwrap_err();
-        assert!(said.contains("test.bin has 3073 bytes, not 3074"), "{said}");
+        let error = images(&SMALL, Some(root.path()), 1).unwrap_err().to_string();
+        assert!(error.contains("test.bin: the file has 3073 bytes instead of 3074"), "{error}");
     }
 
     #[test]
-    fn what_is_missing_cut_or_foreign_is_named_with_what_to_do() {
+    fn missing_or_damaged_files_are_named_together_with_a_remedy() {
         let root = drawings();
         let write = |name: &str, bytes: Vec<u8>| {
             fs::write(root.path().join("mnist").join(name), bytes).unwrap();
             refused("mnist", root.path())
         };
-        let remedy = "`paceline data get mnist --dir ROOT` brings it";
+        let remedy = "run `paceline data get mnist --dir ROOT` to fetch it";
 
         assert_eq!(
             write("t10k-labels-idx1-ubyte", idx(&[2], &[1])),
             format!(
-                "ROOT/mnist/t10k-labels-idx1-ubyte is cut short: 2 labels make 10 bytes, it has 9; {remedy}"
+                "ROOT/mnist/t10k-labels-idx1-ubyte: truncated: 2 labels need 10 bytes, the file has 9; {remedy}"
             )
         );
-        assert_eq!(
-            write("t10k-labels-idx1-ubyte", idx(&[2], &[1, 2])),
-            format!(
-                "ROOT/mnist/t10k-labels-idx1-ubyte does not fit its images: 2 images of 2 bytes need 4, not 2; {remedy}"
-            )
-        );
+        let mismatch = write("t10k-labels-idx1-ubyte", idx(&[2], &[1, 2]));
+        let start = "ROOT/mnist/t10k-labels-idx1-ubyte: the labels do not match the images: ";
+        assert!(mismatch.starts_with(start) && mismatch.ends_with(remedy), "{mismatch}");
         assert!(
             write("train-labels-idx1-ubyte", idx(&[2], &[1, 10])).contains("image 1 has label 10")
         );
-        assert!(write("train-images-idx3-ubyte", b"<html>".repeat(9)).contains("is no IDX file"));
+        assert!(write("train-images-idx3-ubyte", b"<html>".repeat(9)).contains("not an IDX file"));
         fs::remove_file(root.path().join("mnist/train-images-idx3-ubyte")).unwrap();
         assert_eq!(
             refused("mnist", root.path()),
@@ -253,16 +274,17 @@ mod tests {
         fs::write(&path, "to be or not to be. ".repeat(100)).unwrap();
         let path = path.to_str().unwrap();
 
-        let classes = |name: &str| load(name, None, 1).unwrap().map(|sets| sets.train.classes());
+        let classes = |name: &str| load(name, None, 1).unwrap().unwrap().train.classes();
+        let refused = |name: &str| load(name, None, 1).unwrap().err().expect("it is refused");
 
-        assert_eq!(classes("text"), Ok(70));
-        assert_eq!(classes(path), Ok(8));
-        assert_eq!(classes(&format!("text:{path}")), Ok(8));
-        assert!(classes("text:no/such").unwrap_err().starts_with("cannot read the text no/such: "));
+        assert_eq!(classes("text"), 70);
+        assert_eq!(classes(path), 8);
+        assert_eq!(classes(&format!("text:{path}")), 8);
+        let absent = refused("text:no/such").to_string();
+        assert!(absent.starts_with("cannot read the text no/such: "), "{absent}");
         fs::write(path, "short").unwrap();
-        assert!(
-            classes(path).unwrap_err().contains("mine.txt: a text of 5 characters is too short")
-        );
+        let short = refused(path);
+        assert!(matches!(&short, LoadError::Text { path, .. } if path.ends_with("mine.txt")));
         assert!(load("minst", None, 1).is_none());
     }
 
@@ -271,15 +293,15 @@ mod tests {
         let nowhere = Path::new("/nonexistent");
         for entry in &CATALOG {
             assert!(NAMES.contains(&entry.name));
-            let said = refused(entry.name, nowhere);
-            assert!(said.starts_with("there is no "), "{said}");
+            let error = refused(entry.name, nowhere);
+            assert!(error.starts_with("there is no "), "{error}");
         }
     }
 
-    /// Of the test set, which is not augmented and much like the training set.
+    /// Checked on the test set, which is not augmented and has nearly the same statistics as the training set.
     #[test]
     #[ignore = "needs the files of mnist, fashion-mnist and cifar10"]
-    fn images_have_the_mean_and_deviation_they_are_normalized_by() {
+    fn normalized_images_have_mean_zero_and_variance_one() {
         for name in ["mnist", "fashion-mnist", "cifar10"] {
             let test = load(name, None, 1).unwrap().unwrap().test;
             let channels = test.extent().channels;

@@ -1,4 +1,4 @@
-//! Pictures in files: PNG, PGM and PPM, and the IDX files of MNIST and its kin.
+//! Decodes pictures: PNG, PGM, PPM, and IDX files such as those of MNIST.
 
 use std::fs::File;
 use std::io::Cursor;
@@ -7,54 +7,54 @@ use std::path::Path;
 use flate2::read::MultiGzDecoder;
 use paceline_learn::Extent;
 
-use crate::folder::bounded;
+use crate::error::{DecodeError, PictureError};
+use crate::folder::read_bounded;
 use crate::idx;
 use crate::resize::{Blend, blends};
 
-/// A picture as its file has it.
+/// A decoded picture, in the size and depth of its file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picture {
     pub width: usize,
     pub height: usize,
-    /// Gray, gray with alpha, color, color with alpha: one to four.
+    /// 1: gray, 2: gray with alpha, 3: color, 4: color with alpha.
     channels: usize,
-    /// What a full sample is.
+    /// The value of a sample at full brightness.
     maximum: u16,
-    /// A byte each, or two, the higher first, where the maximum needs them; row by row, channels last.
+    /// One byte per sample, or two (big-endian) if the maximum exceeds 255; row by row, channels last.
     samples: Vec<u8>,
 }
 
 /// Larger pictures are refused before they fill the memory.
-const PIXELS_MAX: u64 = 64_000_000;
+pub(crate) const PIXELS_MAX: u64 = 64_000_000;
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const IDX: &[u8] = &[0, 0, 8];
 
-/// The picture in a file; of an IDX file, which may be gzipped, all or so many of the first.
-pub fn read(path: &Path, first: Option<usize>) -> Result<Vec<Picture>, String> {
-    let bytes = File::open(path).map_err(|error| error.to_string()).and_then(bounded);
-    let bytes =
-        bytes.map_err(|why| format!("cannot read the picture {}: {why}", path.display()))?;
-    decode(bytes, first).map_err(|why| format!("{} {why}", path.display()))
+/// Reads the picture in a file, or from an IDX file all pictures, or the first N of them. The file may be gzipped.
+pub fn read(path: &Path, first: Option<usize>) -> Result<Vec<Picture>, PictureError> {
+    let bytes = File::open(path).map_err(Into::into).and_then(read_bounded);
+    let bytes = bytes.map_err(|source| PictureError::Read { path: path.to_owned(), source })?;
+    decode(bytes, first).map_err(|problem| PictureError::Decode { path: path.to_owned(), problem })
 }
 
-fn decode(mut bytes: Vec<u8>, first: Option<usize>) -> Result<Vec<Picture>, String> {
+fn decode(mut bytes: Vec<u8>, first: Option<usize>) -> Result<Vec<Picture>, DecodeError> {
     if bytes.starts_with(GZIP) {
-        let unzipped = bounded(MultiGzDecoder::new(bytes.as_slice()));
-        bytes = unzipped.map_err(|why| format!("cannot be unzipped: {why}"))?;
+        let unzipped = read_bounded(MultiGzDecoder::new(bytes.as_slice()));
+        bytes = unzipped.map_err(DecodeError::Unzip)?;
     }
     match bytes.as_slice() {
         [b'P', b'5' | b'6', ..] => Ok(vec![portable(&bytes)?]),
         _ if bytes.starts_with(PNG) => Ok(vec![png(&bytes)?]),
-        _ if bytes.starts_with(IDX) => many(bytes, first),
-        _ => Err("is no picture of a known kind: give PNG, PGM (P5), PPM (P6) or IDX".into()),
+        _ if bytes.starts_with(IDX) => idx_pictures(bytes, first),
+        _ => Err(DecodeError::UnknownFormat),
     }
 }
 
 impl Picture {
-    /// Levels from 0 to 255 in another extent: resized, gray made color or color gray, over white where it is
-    /// transparent.
+    /// Returns levels from 0 to 255 in another extent: resized, converted between gray and color, and blended over
+    /// white where the picture is transparent.
     pub fn levels(&self, extent: Extent) -> Vec<f32> {
         let mut levels = Vec::with_capacity(extent.len());
         let columns = blends(self.width, extent.width);
@@ -72,7 +72,7 @@ impl Picture {
         levels
     }
 
-    /// The mean color of some rows and columns.
+    /// Returns the weighted mean color of some rows and columns.
     fn blended(&self, rows: &Blend, columns: &Blend) -> [f32; 3] {
         let mut sum = [0.0; 3];
         for (row, weight) in rows.weights.iter().enumerate() {
@@ -107,32 +107,30 @@ impl Picture {
     }
 }
 
-/// How bright a color is (ITU-R BT.601), as most programs turn color gray.
+/// Converts color to gray by ITU-R BT.601, as most programs do.
 fn luma([red, green, blue]: [f32; 3]) -> f32 {
     0.299 * red + 0.587 * green + 0.114 * blue
 }
 
-fn check_size(width: u64, height: u64) -> Result<(), String> {
+fn check_size(width: u64, height: u64) -> Result<(), DecodeError> {
     match width.saturating_mul(height) {
-        0 => Err("has no pixels".into()),
+        0 => Err(DecodeError::NoPixels),
         1..=PIXELS_MAX => Ok(()),
-        _ => Err(format!(
-            "is too large: it has {width} x {height} pixels, give one of at most {} million",
-            PIXELS_MAX / 1_000_000
-        )),
+        _ => Err(DecodeError::TooLarge { width, height }),
     }
 }
 
-fn png(file: &[u8]) -> Result<Picture, String> {
-    let broken = |error: png::DecodingError| format!("is a broken PNG file: {error}");
+fn png(file: &[u8]) -> Result<Picture, DecodeError> {
     let mut decoder = png::Decoder::new(Cursor::new(file));
     decoder.set_transformations(png::Transformations::EXPAND);
-    let (width, height) = decoder.read_header_info().map_err(broken)?.size();
-    check_size(width.into(), height.into())?;
-    let mut reader = decoder.read_info().map_err(broken)?;
-    let bytes = reader.output_buffer_size().ok_or("is too large")?;
+    let (width, height) = decoder.read_header_info()?.size();
+    let (width, height) = (width.into(), height.into());
+    check_size(width, height)?;
+    let mut reader = decoder.read_info()?;
+    let too_large = DecodeError::TooLarge { width, height };
+    let bytes = reader.output_buffer_size().ok_or(too_large)?;
     let mut samples = vec![0; bytes];
-    let frame = reader.next_frame(&mut samples).map_err(broken)?;
+    let frame = reader.next_frame(&mut samples)?;
     // An animation's first picture may be smaller than its canvas.
     samples.truncate(frame.buffer_size());
     Ok(Picture {
@@ -144,27 +142,27 @@ fn png(file: &[u8]) -> Result<Picture, String> {
     })
 }
 
-/// PGM and PPM: a header in words, then samples.
-fn portable(file: &[u8]) -> Result<Picture, String> {
+/// Decodes PGM and PPM: a header in text, then samples.
+fn portable(file: &[u8]) -> Result<Picture, DecodeError> {
     let channels = if file[1] == b'6' { 3 } else { 1 };
     let mut rest = &file[2..];
     let [width, height, maximum] =
         [header_number(&mut rest)?, header_number(&mut rest)?, header_number(&mut rest)?];
     check_size(width, height)?;
     let maximum = u16::try_from(maximum).ok().filter(|maximum| *maximum > 0);
-    let maximum = maximum.ok_or("says that its brightest is not from 1 to 65535")?;
-    // One blank ends the header; the next byte may look like another.
-    rest.split_off_first().ok_or("is cut short in its header")?;
+    let maximum = maximum.ok_or(DecodeError::Maximum)?;
+    // Exactly one blank ends the header: the first sample may have the value of a blank.
+    rest.split_off_first().ok_or(DecodeError::TruncatedHeader)?;
     let (width, height) = (width as usize, height as usize);
     let len = width * height * channels * if maximum > 255 { 2 } else { 1 };
     if rest.len() < len {
-        return Err(format!("is cut short: its pixels need {len} bytes, it has {}", rest.len()));
+        return Err(DecodeError::Truncated { expected: len, bytes: rest.len() });
     }
     Ok(Picture { width, height, channels, maximum, samples: rest[..len].to_vec() })
 }
 
-/// Takes blanks, comments and a number off the front.
-fn header_number(rest: &mut &[u8]) -> Result<u64, String> {
+/// Removes blanks, comments and a number from the front, and returns the number.
+fn header_number(rest: &mut &[u8]) -> Result<u64, DecodeError> {
     loop {
         match rest {
             [b'#', ..] => {
@@ -179,15 +177,16 @@ fn header_number(rest: &mut &[u8]) -> Result<u64, String> {
     let (number, after) = rest.split_at(digits);
     *rest = after;
     let number = str::from_utf8(number).ok().and_then(|number| number.parse().ok());
-    number.ok_or_else(|| "has no width, height and brightest level in its header".to_owned())
+    number.ok_or(DecodeError::Header)
 }
 
-fn many(file: Vec<u8>, first: Option<usize>) -> Result<Vec<Picture>, String> {
+/// Decodes the images of an IDX file.
+fn idx_pictures(file: Vec<u8>, first: Option<usize>) -> Result<Vec<Picture>, DecodeError> {
     let images = idx::images(file)?;
     let Extent { height, width, .. } = images.extent;
     check_size(width as u64, height as u64)?;
     if images.count == 0 {
-        return Err("holds no images".into());
+        return Err(DecodeError::NoImages);
     }
     let picture = |samples: &[u8]| Picture {
         width,
@@ -226,11 +225,11 @@ mod tests {
     }
 
     fn refused(file: &[u8]) -> String {
-        decode(file.to_vec(), None).unwrap_err()
+        decode(file.to_vec(), None).unwrap_err().to_string()
     }
 
     #[test]
-    fn every_kind_of_png_gives_its_levels() {
+    fn every_kind_of_png_is_decoded() {
         use BitDepth::{Eight, One, Sixteen};
         let gray = png_of(ColorType::Grayscale, Eight, 2, 2, &[0, 1, 128, 255]);
         assert_eq!(levels(&gray, GRAY), [0.0, 1.0, 128.0, 255.0]);
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_transparent_is_seen_over_white() {
+    fn transparent_pixels_are_blended_over_white() {
         let gray = png_of(ColorType::GrayscaleAlpha, BitDepth::Eight, 2, 1, &[7, 0, 7, 255]);
         assert_eq!(levels(&gray, COLOR), [255.0, 255.0, 255.0, 7.0, 7.0, 7.0]);
 
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn portable_maps_give_their_levels_whatever_their_brightest() {
+    fn portable_maps_are_scaled_from_any_maximum() {
         assert_eq!(levels(b"P5 2 2 255 \x00\x01\x80\xff", GRAY), [0.0, 1.0, 128.0, 255.0]);
         let commented = b"P5\n# a comment\n2 # another\n2\n15\n\x00\x05\x0a\x0f";
         assert_eq!(levels(commented, GRAY), [0.0, 85.0, 170.0, 255.0]);
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn color_turns_gray_by_how_bright_it_is_and_pictures_are_resized() {
+    fn color_becomes_gray_by_luma_and_pictures_are_resized() {
         let one = Extent { height: 1, width: 1, channels: 1 };
         let red = levels(b"P6 1 1 255\n\xff\x00\x00", one);
         assert!((red[0] - 76.245).abs() < 1e-3, "{red:?}");
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idx_file_holds_many_and_the_first_can_be_had_alone() {
+    fn an_idx_file_is_decoded_whole_or_only_its_first_pictures() {
         let file = [0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6];
 
         let all = decode(file.to_vec(), None).unwrap();
@@ -283,47 +282,54 @@ mod tests {
 
         assert_eq!((all.len(), &all[..2]), (3, &two[..]));
         assert_eq!(all[2].levels(Extent { height: 1, width: 2, channels: 1 }), [5.0, 6.0]);
-        assert_eq!(refused(&[&file[..7], &[0], &file[8..16]].concat()), "holds no images");
+        assert_eq!(
+            refused(&[&file[..7], &[0], &file[8..16]].concat()),
+            "the file contains no images"
+        );
     }
 
     #[test]
-    fn a_huge_picture_is_refused_by_its_header() {
+    fn a_huge_picture_is_refused_after_reading_its_header() {
         assert_eq!(
             refused(b"P5 100000 100000 255\n"),
-            "is too large: it has 100000 x 100000 pixels, give one of at most 64 million"
+            "100000 x 100000 pixels are too many: give a picture of at most 64 million"
         );
-        assert!(refused(b"P6 18446744073709551615 2 255\n").starts_with("is too large"));
-        // The header of a PNG: its lengths stand from byte 16 on, its checksum at byte 29.
+        assert!(refused(b"P6 18446744073709551615 2 255\n").contains("are too many"));
+        // In a PNG header, width and height start at byte 16, the checksum at byte 29.
         let mut png = png_of(ColorType::Grayscale, BitDepth::Eight, 1, 1, &[0]);
         png[16..24].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff]);
         let mut crc = flate2::Crc::new();
         crc.update(&png[12..29]);
         png[29..33].copy_from_slice(&crc.sum().to_be_bytes());
         assert!(
-            refused(&png).starts_with("is too large: it has 2147483647 x"),
+            refused(&png).starts_with("2147483647 x 2147483647 pixels are too many"),
             "{}",
             refused(&png)
         );
     }
 
     #[test]
-    fn a_file_that_is_cut_or_foreign_is_refused_in_a_sentence() {
+    fn a_truncated_or_foreign_file_is_refused() {
         let png = png_of(ColorType::Rgb, BitDepth::Eight, 2, 1, &[1, 2, 3, 4, 5, 6]);
         for len in PNG.len()..png.len() - 20 {
-            assert!(refused(&png[..len]).starts_with("is a broken PNG file: "), "{len}");
+            assert!(refused(&png[..len]).starts_with("damaged PNG file: "), "{len}");
         }
         let portable = b"P6 2 1 255\n\x01\x02\x03\x04\x05\x06";
         for len in 2..portable.len() {
-            let said = refused(&portable[..len]);
-            assert!(said.starts_with("is cut short") || said.starts_with("has no"), "{said}");
+            let error = decode(portable[..len].to_vec(), None).unwrap_err();
+            let is_expected = matches!(
+                error,
+                DecodeError::Header | DecodeError::TruncatedHeader | DecodeError::Truncated { .. }
+            );
+            assert!(is_expected, "{len}: {error}");
         }
         assert_eq!(
             refused(b"\xff\xd8\xff\xe0JFIF"),
-            "is no picture of a known kind: give PNG, PGM (P5), PPM (P6) or IDX"
+            "unknown picture format: give PNG, PGM (P5), PPM (P6) or IDX"
         );
-        assert!(refused(b"").starts_with("is no picture"));
-        assert_eq!(refused(b"P5 0 7 255\n"), "has no pixels");
-        assert!(refused(b"P5 1 1 65536\n\0").starts_with("says that its brightest"));
-        assert!(refused(&[0x1f, 0x8b, 0, 0]).starts_with("cannot be unzipped"));
+        assert!(refused(b"").starts_with("unknown picture format"));
+        assert_eq!(refused(b"P5 0 7 255\n"), "the picture has no pixels");
+        assert!(refused(b"P5 1 1 65536\n\0").starts_with("the maximum in the header"));
+        assert!(refused(&[0x1f, 0x8b, 0, 0]).starts_with("cannot be unzipped: "));
     }
 }

@@ -52,10 +52,13 @@ pub fn named(name: &str, seed: u64, root: Option<&Path>) -> Result<Sets, String>
             Ok(sets(split(all, 2_000)))
         }
         "noise" => Ok(sets((Noise { len: 2_000 }, Noise { len: 1 }))),
-        name => paceline_data::load(name, root, seed).unwrap_or_else(|| {
-            let known = || BUILT_IN.iter().map(|(name, _)| *name).chain(NAMES);
-            Err(unknown("data set", name, known(), "`paceline data list` lists them all"))
-        }),
+        name => match paceline_data::load(name, root, seed) {
+            Some(loaded) => loaded.map_err(|error| error.to_string()),
+            None => {
+                let known = || BUILT_IN.iter().map(|(name, _)| *name).chain(NAMES);
+                Err(unknown("data set", name, known(), "`paceline data list` lists them all"))
+            }
+        },
     }
 }
 

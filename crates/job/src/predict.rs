@@ -127,7 +127,10 @@ impl Weights {
         }
         let learned = &self.manifest.job.data;
         match load::text(learned) {
-            Some(text) => Ok(text?.0.vocabulary().clone()),
+            Some(text) => {
+                let (text, _) = text.map_err(|error| error.to_string())?;
+                Ok(text.vocabulary().clone())
+            }
             None => Err(format!("the model learned {learned}, which is no text")),
         }
     }

@@ -1,12 +1,12 @@
-//! Lists and help, word for word.
+//! Help texts and lists, compared with snapshots.
 
 use std::fs;
 use std::path::PathBuf;
 
-use super::{paceline, room};
+use super::{paceline, work_dir};
 
 #[test]
-fn lists_and_help_are_as_they_were() {
+fn help_texts_and_lists_match_their_snapshots() {
     for (name, arguments) in [
         ("help", "--help"),
         ("help-simulate", "simulate --help"),
@@ -33,11 +33,11 @@ fn lists_and_help_are_as_they_were() {
 }
 
 #[test]
-fn the_examples_of_jobs_md_come_out_everywhere() {
+fn the_examples_of_jobs_md_are_reproducible() {
     let document = include_str!("../../docs/jobs.md");
     let example = |command: &str, until: &str| {
-        let (_, rest) = document.split_once(command).expect("the command is there");
-        rest.split_once(until).expect("it ends").0.trim_start().to_owned()
+        let (_, rest) = document.split_once(command).expect("the document contains the command");
+        rest.split_once(until).expect("the example ends").0.trim_start().to_owned()
     };
     let outcome =
         "simulate uniform --kernels portable --strategy adpsgd --epochs 2 --target-loss 1.8 --json";
@@ -46,7 +46,7 @@ fn the_examples_of_jobs_md_come_out_everywhere() {
 
     assert_eq!(paceline(outcome).stdout, example(outcome, "```"));
     assert_eq!(paceline(journal).code, 0);
-    let written = fs::read_to_string(room().join("run-md.jsonl")).unwrap();
+    let written = fs::read_to_string(work_dir().join("run-md.jsonl")).unwrap();
     assert!(document.contains(&journal.replace("run-md", "run")));
     assert!(written.starts_with(&example("$ head -11 run.jsonl", "```")), "{written}");
 }
@@ -59,5 +59,8 @@ fn assert_snapshot(name: &str, text: &str) {
     }
     let before = fs::read_to_string(&path).unwrap_or_default();
     let path = path.display();
-    assert_eq!(text, before, "if this is meant, run again with UPDATE_SNAPSHOTS=1: {path}");
+    assert_eq!(
+        text, before,
+        "if the change is intended, run again with UPDATE_SNAPSHOTS=1: {path}"
+    );
 }
