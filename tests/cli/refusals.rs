@@ -97,7 +97,7 @@ fn data_that_is_not_there_or_makes_no_sense_is_told_with_what_to_do() {
             ),
             (
                 "simulate --data short.txt",
-                "short.txt: a text of 9 characters is too short: with windows of 65, give at least 650",
+                "short.txt: a text of 9 bytes is too short: with windows of 65 bytes, it needs at least 650",
             ),
             ("simulate --samples 0", "samples = 0: digits has 1437 to learn from, give 1 to 1437"),
             ("data get digits", "digits is built in: there is nothing to get"),

@@ -41,7 +41,7 @@ pub fn load(name: &str, root: Option<&Path>, seed: u64) -> Option<Result<Sets, S
 /// A text by name, as (train, test); `None` if the name is not that of a text.
 pub fn text(name: &str) -> Option<Result<(Text, Text), String>> {
     if name == "text" {
-        return Some(texts(ALICE.as_bytes(), CONTEXT));
+        return Some(texts(ALICE.as_bytes(), CONTEXT).map_err(|error| error.to_string()));
     }
     let path = name.strip_prefix("text:").or(name.ends_with(".txt").then_some(name))?;
     let bytes = std::fs::File::open(path).map_err(|error| error.to_string()).and_then(bounded);
@@ -106,6 +106,7 @@ impl Folder<'_> {
                 })?;
             }
             Images::new(cifar::EXTENT, channels, form.classes, pixels, labels)
+                .map_err(|error| error.to_string())
         };
         let (train, test) = self.entry.files.split_at(self.entry.files.len() - 1);
         let (train, test) = (part(train)?, part(test)?);
@@ -260,9 +261,7 @@ mod tests {
         assert_eq!(classes(&format!("text:{path}")), Ok(8));
         assert!(classes("text:no/such").unwrap_err().starts_with("cannot read the text no/such: "));
         fs::write(path, "short").unwrap();
-        assert!(
-            classes(path).unwrap_err().contains("mine.txt: a text of 5 characters is too short")
-        );
+        assert!(classes(path).unwrap_err().contains("mine.txt: a text of 5 bytes is too short"));
         assert!(load("minst", None, 1).is_none());
     }
 

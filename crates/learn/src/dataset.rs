@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::dice::mix;
+use crate::error::DataError;
 use crate::text::Vocabulary;
 
 /// Rows of numbers with a label. Reading is pure: the same index and epoch give the same row.
@@ -113,31 +114,20 @@ impl Table {
         classes: usize,
         inputs: Vec<f32>,
         labels: Vec<u32>,
-    ) -> Result<Table, String> {
+    ) -> Result<Table, DataError> {
         if labels.is_empty() {
-            return Err("a data set needs at least one row".into());
+            return Err(DataError::NoRows);
         }
-        if inputs.len() != labels.len() * features {
-            return Err(format!(
-                "{} rows of {features} features need {} numbers, not {}",
-                labels.len(),
-                labels.len() * features,
-                inputs.len()
-            ));
+        let rows = labels.len();
+        if rows.checked_mul(features) != Some(inputs.len()) {
+            return Err(DataError::Inputs { rows, features, inputs: inputs.len() });
         }
         if let Some(row) = labels.iter().position(|label| *label as usize >= classes) {
-            return Err(format!(
-                "row {row} has label {}; with {classes} classes, labels are 0 to below {classes}",
-                labels[row]
-            ));
+            return Err(DataError::RowLabel { row, label: labels[row], classes });
         }
         if let Some(at) = inputs.iter().position(|input| !input.is_finite()) {
-            return Err(format!(
-                "row {}, feature {} is {}; every input must be finite",
-                at / features,
-                at % features,
-                inputs[at]
-            ));
+            let (row, feature) = (at / features, at % features);
+            return Err(DataError::NotFinite { row, feature, value: inputs[at] });
         }
         Ok(Table { extent: Extent::row(features), classes, inputs, labels })
     }
@@ -219,8 +209,8 @@ mod tests {
         ];
 
         for (table, reason) in cases {
-            let said = table.unwrap_err();
-            assert!(said.contains(reason), "{said}");
+            let error = table.unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::dataset::{Dataset, Extent};
 use crate::dice::Dice;
+use crate::error::DataError;
 
 /// Labeled images of one extent.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,29 +58,21 @@ impl Images {
         classes: usize,
         pixels: Vec<u8>,
         labels: Vec<u8>,
-    ) -> Result<Images, String> {
+    ) -> Result<Images, DataError> {
         assert_eq!(channels.len(), extent.channels, "every channel has its mean and deviation");
         assert!(
             channels.iter().all(|channel| channel.deviation > 0.0),
             "deviations are above zero"
         );
         if labels.is_empty() || extent.is_empty() {
-            return Err("a data set needs at least one image of at least one pixel".into());
+            return Err(DataError::NoImages);
         }
-        if pixels.len() != labels.len() * extent.len() {
-            return Err(format!(
-                "{} images of {} bytes need {}, not {}",
-                labels.len(),
-                extent.len(),
-                labels.len() * extent.len(),
-                pixels.len()
-            ));
+        let (images, bytes_each, bytes) = (labels.len(), extent.len(), pixels.len());
+        if images.checked_mul(bytes_each) != Some(bytes) {
+            return Err(DataError::Pixels { images, bytes_each, bytes });
         }
         if let Some(image) = labels.iter().position(|label| usize::from(*label) >= classes) {
-            return Err(format!(
-                "image {image} has label {}; with {classes} classes, labels are 0 to below {classes}",
-                labels[image]
-            ));
+            return Err(DataError::ImageLabel { image, label: labels[image], classes });
         }
         let row = || channels.iter().cycle().take(extent.width * extent.channels);
         let scale = row().map(Channel::scale).collect();
@@ -288,8 +281,8 @@ mod tests {
         ];
 
         for (pixels, labels, reason) in cases {
-            let said = Images::new(extent, &[HALF], 2, pixels, labels).unwrap_err();
-            assert!(said.contains(reason), "{said}");
+            let error = Images::new(extent, &[HALF], 2, pixels, labels).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
         }
     }
 }

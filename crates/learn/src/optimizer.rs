@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::OptimizerError;
 use crate::gradient::Gradient;
 use crate::model::Layout;
 use crate::vector::{Vector, norm_squared};
@@ -54,14 +55,15 @@ impl Optimizer {
         Optimizer::sgd(0.0)
     }
 
-    pub fn check(&self) -> Result<(), String> {
-        let fraction = |name: &str, value: f32| match (0.0..1.0).contains(&value) {
+    /// Whether all hyperparameters are in range.
+    pub fn check(&self) -> Result<(), OptimizerError> {
+        let fraction = |name, value: f32| match (0.0..1.0).contains(&value) {
             true => Ok(()),
-            false => Err(format!("{name} is {value}; it must be at least 0 and below 1")),
+            false => Err(OptimizerError::NotAFraction { name, value }),
         };
-        let not_negative = |name: &str, value: f32| match value.is_finite() && value >= 0.0 {
+        let not_negative = |name, value: f32| match value.is_finite() && value >= 0.0 {
             true => Ok(()),
-            false => Err(format!("{name} is {value}; it must be 0 or more")),
+            false => Err(OptimizerError::Negative { name, value }),
         };
         match self.rule {
             Rule::Sgd { momentum, weight_decay, .. } => {
@@ -73,16 +75,12 @@ impl Optimizer {
                 fraction("beta2", beta2)?;
                 not_negative("weight_decay", weight_decay)?;
                 if !(epsilon.is_finite() && epsilon > 0.0) {
-                    return Err(format!(
-                        "epsilon is {epsilon}; it must be more than 0, for parameters that have no gradient yet"
-                    ));
+                    return Err(OptimizerError::Epsilon(epsilon));
                 }
             }
         }
         match self.clip_norm {
-            Some(clip) if !(clip.is_finite() && clip > 0.0) => {
-                Err(format!("clip_norm is {clip}; it must be more than 0, or left out"))
-            }
+            Some(clip) if !(clip.is_finite() && clip > 0.0) => Err(OptimizerError::ClipNorm(clip)),
             _ => Ok(()),
         }
     }
@@ -477,10 +475,11 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_optimizer_says_what_is_wrong() {
+    fn check_names_the_hyperparameter_that_is_out_of_range() {
         assert_eq!(Optimizer::sgd(0.9).check(), Ok(()));
-        assert!(Optimizer::sgd(1.0).check().unwrap_err().contains("momentum is 1"));
+        let momentum = OptimizerError::NotAFraction { name: "momentum", value: 1.0 };
+        assert_eq!(Optimizer::sgd(1.0).check(), Err(momentum));
         let clipped = Optimizer { clip_norm: Some(0.0), ..Optimizer::plain() };
-        assert!(clipped.check().unwrap_err().contains("clip_norm is 0"));
+        assert!(clipped.check().unwrap_err().to_string().contains("clip_norm is 0"));
     }
 }

@@ -4,6 +4,8 @@ use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::ScheduleError;
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     pub base: f32,
@@ -51,35 +53,33 @@ impl Schedule {
         if self.shape == Shape::OneCycle { 0.3 } else { self.warm_up }
     }
 
-    pub fn check(&self) -> Result<(), String> {
-        let in_unit = |name: &str, value: f64| match (0.0..=1.0).contains(&value) {
+    /// Whether all values are in range and fit together.
+    pub fn check(&self) -> Result<(), ScheduleError> {
+        let fraction = |name, value: f64| match (0.0..=1.0).contains(&value) {
             true => Ok(()),
-            false => Err(format!("{name} is {value}; it is a fraction and must be from 0 to 1")),
+            false => Err(ScheduleError::NotAFraction { name, value }),
         };
-        let positive = |name: &str, value: f32| match value.is_finite() && value > 0.0 {
+        let positive = |name, value: f32| match value.is_finite() && value > 0.0 {
             true => Ok(()),
-            false if value > 0.0 => Err(format!("{name} is {value}; it must be a finite number")),
-            false => Err(format!("{name} is {value}; it must be more than 0")),
+            false if value > 0.0 => Err(ScheduleError::Infinite { name, value }),
+            false => Err(ScheduleError::NotPositive { name, value }),
         };
         positive("the learning rate", self.base)?;
-        in_unit("warm_up", self.warm_up)?;
+        fraction("warm_up", self.warm_up)?;
         match &self.shape {
             Shape::Constant => Ok(()),
             Shape::Step { at, factor } => {
                 positive("the factor of a step", *factor)?;
-                at.iter().try_for_each(|at| in_unit("the place of a step", *at))?;
+                at.iter().try_for_each(|at| fraction("the position of a step", *at))?;
                 match at.windows(2).find(|pair| pair[0] >= pair[1]) {
-                    Some(pair) => Err(format!(
-                        "the steps at {} and {} are out of order; sort them and drop doubles",
-                        pair[0], pair[1]
-                    )),
+                    Some(pair) => {
+                        Err(ScheduleError::StepsOutOfOrder { before: pair[0], after: pair[1] })
+                    }
                     None => Ok(()),
                 }
             }
-            Shape::Cosine { floor } => in_unit("the floor of a cosine", f64::from(*floor)),
-            Shape::OneCycle if self.warm_up > 0.0 => {
-                Err("one_cycle warms up by itself; leave warm_up out".into())
-            }
+            Shape::Cosine { floor } => fraction("the floor of a cosine", f64::from(*floor)),
+            Shape::OneCycle if self.warm_up > 0.0 => Err(ScheduleError::WarmUpOfOneCycle),
             Shape::OneCycle => Ok(()),
         }
     }
@@ -189,21 +189,21 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_schedule_says_what_is_wrong() {
+    fn check_says_which_value_is_wrong() {
         let step = |at: &[f64]| schedule(Shape::Step { at: at.to_vec(), factor: 0.1 });
         let cases = [
             (Schedule { base: 0.0, ..schedule(Shape::Constant) }, "learning rate is 0"),
             (Schedule { base: f32::NAN, ..schedule(Shape::Constant) }, "learning rate is NaN"),
             (Schedule { warm_up: 1.5, ..schedule(Shape::Constant) }, "warm_up is 1.5"),
-            (Schedule { warm_up: 0.1, ..schedule(Shape::OneCycle) }, "warms up by itself"),
+            (Schedule { warm_up: 0.1, ..schedule(Shape::OneCycle) }, "has its own warm-up"),
             (step(&[0.5, 0.25]), "out of order"),
-            (step(&[50.0]), "place of a step is 50"),
+            (step(&[50.0]), "position of a step is 50"),
             (schedule(Shape::Cosine { floor: -0.1 }), "floor of a cosine is -0.1"),
         ];
 
         for (schedule, reason) in cases {
-            let said = schedule.check().unwrap_err();
-            assert!(said.contains(reason), "{said}");
+            let error = schedule.check().unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::Dataset;
+use crate::error::DataError;
 
 /// A part of a text, as overlapping windows.
 ///
@@ -33,12 +34,12 @@ impl From<Vocabulary> for Vec<u8> {
 }
 
 impl TryFrom<Vec<u8>> for Vocabulary {
-    type Error = &'static str;
+    type Error = DataError;
 
-    fn try_from(bytes: Vec<u8>) -> Result<Vocabulary, &'static str> {
+    fn try_from(bytes: Vec<u8>) -> Result<Vocabulary, DataError> {
         match !bytes.is_empty() && bytes.is_sorted_by(|before, after| before < after) {
             true => Ok(Vocabulary(bytes)),
-            false => Err("a vocabulary has distinct bytes, in order"),
+            false => Err(DataError::Vocabulary),
         }
     }
 }
@@ -51,16 +52,13 @@ const TEST_PART: usize = 10;
 
 /// A text as (train, test). Windows to learn from overlap by half; those to be judged by only touch, so that every
 /// character counts once.
-pub fn texts(text: &[u8], context: usize) -> Result<(Text, Text), String> {
+pub fn texts(text: &[u8], context: usize) -> Result<(Text, Text), DataError> {
     assert!(context > 0, "the first character has nothing before it");
     let window = context + 1;
     let test = text.len() / TEST_PART;
     if test < window {
-        return Err(format!(
-            "a text of {} characters is too short: with windows of {window}, give at least {}",
-            text.len(),
-            window.saturating_mul(TEST_PART)
-        ));
+        let bytes_min = window.saturating_mul(TEST_PART);
+        return Err(DataError::TextTooShort { bytes: text.len(), window, bytes_min });
     }
     let vocabulary = Vocabulary::of(text);
     let tokens: Arc<[u8]> = text.iter().filter_map(|byte| vocabulary.token(*byte)).collect();
@@ -133,14 +131,11 @@ impl Vocabulary {
     }
 
     /// The tokens of a text; a character that the vocabulary lacks is named.
-    pub fn encode(&self, text: &str) -> Result<Vec<u8>, String> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u8>, DataError> {
         let mut tokens = Vec::with_capacity(text.len());
         for character in text.chars() {
             for byte in character.encode_utf8(&mut [0; 4]).bytes() {
-                let token = self.token(byte).ok_or_else(|| {
-                    format!("the text that was learned has no {character:?}: leave it out")
-                })?;
-                tokens.push(token);
+                tokens.push(self.token(byte).ok_or(DataError::UnknownCharacter(character))?);
             }
         }
         Ok(tokens)
@@ -207,16 +202,15 @@ mod tests {
         assert_eq!(vocabulary.decode(&tokens), "gut ist Grün");
         assert_eq!(vocabulary, test.vocabulary());
         assert!(vocabulary.bytes().is_sorted() && vocabulary.bytes().contains(&b'G'));
-        let refused = vocabulary.encode("rot").unwrap_err();
-        assert_eq!(refused, "the text that was learned has no 'o': leave it out");
+        assert_eq!(vocabulary.encode("rot"), Err(DataError::UnknownCharacter('o')));
         assert_eq!(vocabulary.decode(&[200]), "\u{fffd}");
     }
 
     #[test]
     fn a_text_that_is_too_short_says_how_long_it_must_be() {
-        let said = texts(&[b'x'; 49], 4).unwrap_err();
+        let error = texts(&[b'x'; 49], 4).unwrap_err();
 
-        assert!(said.contains("give at least 50"), "{said}");
+        assert_eq!(error, DataError::TextTooShort { bytes: 49, window: 5, bytes_min: 50 });
         assert!(texts(&[b'x'; 50], 4).is_ok());
         assert!(texts(b"", 4).is_err());
     }
