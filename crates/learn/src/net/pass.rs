@@ -16,9 +16,9 @@ impl Net {
         scratch: &'a mut Scratch,
         back: bool,
     ) -> &'a mut [f32] {
-        // First, for it forgets what it holds when another network had it.
+        // Called first because it discards the packed weights of another network.
         scratch.arena(self.arena, self.stamp);
-        let is_packed = scratch.holds(params, back);
+        let is_packed = scratch.has_packed(params, back);
         let arena = scratch.arena(self.arena, self.stamp);
         let nodes = if is_packed { &[] } else { &self.nodes[..] };
         for node in nodes {
