@@ -1,5 +1,4 @@
-//! What is learned: vectors, models, data, optimizers, learning rates. Pure, and unaware that there is
-//! more than one worker.
+//! Machine learning on one worker: vectors, models, data sets, optimizers and learning rates, all pure functions.
 
 pub mod blobs;
 pub mod dataset;

@@ -1,4 +1,4 @@
-//! What a model is: a pure function from params and samples to a gradient and a score.
+//! The trait of all models: a pure function from params and samples to a gradient and a score.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -7,12 +7,12 @@ use crate::dataset::Batch;
 use crate::gradient::Gradient;
 use crate::vector::Vector;
 
-/// A model. Pure: the same params and samples give the same answer, bit by bit.
+/// A model. It is pure: the same params and samples always have the same result, bit by bit.
 pub trait Model: Send + Sync {
-    /// How many numbers are learned.
+    /// The number of learned parameters.
     fn params(&self) -> usize;
 
-    /// How many numbers follow the learned ones in a replica and are only kept, such as running
+    /// The number of buffers: values that follow the parameters in a replica and are not learned, such as running
     /// statistics.
     fn buffers(&self) -> usize {
         0
@@ -23,58 +23,58 @@ pub trait Model: Send + Sync {
         self.params() + self.buffers()
     }
 
-    /// Where training starts.
+    /// The replica before training.
     fn initial(&self, seed: u64) -> Vector;
 
-    /// Adds the batch to `into`: gradient and loss as sums over its samples, and their count. Behind the
-    /// gradient come the statistics that the buffers follow, times samples.
+    /// Adds the batch to `into`: gradient and loss as sums over its samples, and the number of samples. After the
+    /// gradient of the parameters come the statistics for the buffers, multiplied by the number of samples.
     fn gradient(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch, into: &mut Gradient);
 
+    /// The loss and the accuracy on a batch.
     fn evaluate(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Score;
 
     fn layout(&self) -> Layout {
         Layout { params: self.params(), undecayed: self.undecayed() }
     }
 
-    /// Which instructions its gradients are computed with, for the journal.
+    /// The instruction set of its kernels, for the journal.
     fn kernels(&self) -> &'static str {
         "plain"
     }
 
-    /// Largest batch that it takes at once; larger ones come in parts.
+    /// The largest batch for one call of `gradient`; callers split larger ones.
     fn micro_batch_max(&self) -> usize {
         256
     }
 
-    /// What the model says of each sample: a number per class, row after row.
+    /// The logits of each sample, one per class, row by row; empty for models without classes.
     fn outputs(&self, _params: &[f32], _batch: &Batch, _scratch: &mut Scratch) -> Vec<f32> {
         Vec::new()
     }
 
-    /// The parts of a replica that weight decay leaves alone, ascending: biases and norms, and
-    /// always the buffers.
+    /// The ranges of a replica without weight decay, in ascending order: biases, norms and all buffers.
     fn undecayed(&self) -> Vec<Range<usize>> {
         (self.buffers() > 0).then(|| self.params()..self.size()).into_iter().collect()
     }
 }
 
-/// How the numbers of a replica are to be treated.
+/// Which values of a replica are parameters, and which of them have weight decay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// How many are learned; those after them are only kept.
+    /// The number of learned parameters; buffers follow them.
     pub params: usize,
-    /// The ascending parts that weight decay leaves alone.
+    /// The ranges without weight decay, in ascending order.
     pub undecayed: Vec<Range<usize>>,
 }
 
 impl Layout {
-    /// Everything is learned and decays.
+    /// All values are parameters with weight decay.
     pub fn plain() -> Layout {
         Layout { params: usize::MAX, undecayed: Vec::new() }
     }
 }
 
-/// How well params do on some samples; scores of different batches add up.
+/// Loss and accuracy on some samples. Scores of different batches can be added.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
     pub loss_sum: f64,
@@ -89,12 +89,12 @@ impl Score {
         self.samples += other.samples;
     }
 
-    /// The mean loss; not a number when there was no sample.
+    /// The mean loss; NaN if there are no samples.
     pub fn loss(&self) -> f64 {
         self.loss_sum / self.samples as f64
     }
 
-    /// The part that was right; not a number when there was no sample.
+    /// The fraction of correct predictions; NaN if there are no samples.
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.samples as f64
     }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn scratch_gives_the_lengths_asked_for_and_keeps_its_memory() {
+    fn scratch_returns_the_requested_lengths_and_keeps_its_memory() {
         let mut scratch = Scratch::default();
         let memory = scratch.floats([100, 50].into_iter())[0].as_ptr();
 

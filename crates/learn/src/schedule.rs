@@ -1,4 +1,5 @@
-//! The learning rate by samples seen: never by rounds, which a growing cluster makes fewer of.
+//! The learning rate as a function of the samples processed, not of rounds, whose number depends on the
+//! cluster's size.
 
 use std::f64::consts::PI;
 
@@ -10,8 +11,8 @@ use crate::error::ScheduleError;
 pub struct Schedule {
     pub base: f32,
     pub shape: Shape,
-    /// The fraction of the job's samples over which the rate rises, linearly, from a tenth of what
-    /// the shape says to all of it.
+    /// The fraction of the job's samples over which the rate rises linearly from a tenth of the shape's rate to
+    /// all of it.
     #[serde(default)]
     pub warm_up: f64,
 }
@@ -29,8 +30,8 @@ pub enum Shape {
     Cosine {
         floor: f32,
     },
-    /// Up from a hundredth, level, and down to a hundredth again, in 30, 40 and 30 % of the job
-    /// (the docstring of the code of Ye et al. 2020).
+    /// Rises from a hundredth of the base, is constant, and falls to a hundredth again, over 30, 40 and 30 % of the
+    /// job (docstring of the authors' code of Ye et al. 2020).
     OneCycle,
 }
 
@@ -48,7 +49,7 @@ impl Schedule {
         (shaped * warmth) as f32
     }
 
-    /// The fraction of the job's samples over which the rate rises, before it stays or falls.
+    /// The fraction of the job's samples over which the rate rises at the start.
     pub fn rise(&self) -> f64 {
         if self.shape == Shape::OneCycle { 0.3 } else { self.warm_up }
     }
@@ -86,7 +87,7 @@ impl Schedule {
 }
 
 impl Shape {
-    /// The rate as a part of the base, at this fraction of the job.
+    /// The rate at this fraction of the job, relative to the base.
     fn level(&self, progress: f64) -> f64 {
         const LOW: f64 = 0.01;
         const RAMP: f64 = 0.3;
@@ -108,14 +109,14 @@ impl Shape {
     }
 }
 
-/// cos(pi x) for x in 0..=1, by multiplications and additions alone: the library's cosine may
-/// differ in the last bit from machine to machine, and with it the replicas.
+/// cos(pi x) for x in 0..=1, by basic arithmetic only: the cosine of the C library may differ in
+/// the last bit from machine to machine, and replicas would then differ too.
 fn cosine_of_half_turns(x: f64) -> f64 {
     if x > 0.5 {
         return -cosine_of_half_turns(1.0 - x);
     }
     let square = (PI * x) * (PI * x);
-    // Horner's rule on 1 - s/2! + s^2/4! - ... + s^10/20!; what follows is below 1e-16.
+    // Horner's rule on 1 - s/2! + s^2/4! - ... + s^10/20!; the remaining terms are below 1e-16.
     (1..=10).rev().fold(1.0, |sum, n| {
         let n = f64::from(n);
         1.0 - square / ((2.0 * n - 1.0) * (2.0 * n)) * sum
@@ -130,7 +131,7 @@ mod tests {
         Schedule { base: 0.5, shape, warm_up: 0.0 }
     }
 
-    /// Checks the rates in thousandths of the job.
+    /// Checks the rates at some thousandths of the job.
     fn assert_rates(schedule: &Schedule, expected: &[(u64, f32)]) {
         schedule.check().unwrap();
         for (samples, rate) in expected {
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_multiply_from_their_place_on() {
+    fn steps_multiply_the_rate_from_their_position_on() {
         let steps = schedule(Shape::Step { at: vec![0.5, 0.75], factor: 0.1 });
 
         assert_rates(&steps, &[(0, 0.5), (499, 0.5), (500, 0.05), (750, 0.005), (2000, 0.005)]);
@@ -163,17 +164,17 @@ mod tests {
     }
 
     #[test]
-    fn our_cosine_is_the_cosine() {
+    fn cosine_of_half_turns_is_accurate() {
         for i in 0..=1000 {
             let x = f64::from(i) / 1000.0;
             assert!((cosine_of_half_turns(x) - (PI * x).cos()).abs() < 1e-15);
         }
     }
 
-    /// Ye et al. 2020, docstring of the authors' code. Its code has e - 0.7 e in the tail for e -
-    /// 0.7 E.
+    /// Ye et al. 2020, docstring of the authors' code. The code itself has a typo in the tail: e - 0.7 e instead of
+    /// e - 0.7 E.
     #[test]
-    fn one_cycle_rises_stays_and_falls() {
+    fn one_cycle_rises_is_constant_and_falls() {
         let cycle = schedule(Shape::OneCycle);
 
         let rates =
