@@ -31,7 +31,7 @@ macro_rules! on_every_path {
             assert!(path.is_here(), "this processor has no {}", path.name());
             match path {
                 // SAFETY: `avx512` and `avx2` are safe functions except that the processor must have their
-                // instructions, which `is_here` has just asked the processor.
+                // instructions, which `is_here` has just verified.
                 #[cfg(target_arch = "x86_64")]
                 $crate::kernels::Path::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
@@ -159,8 +159,8 @@ impl Path {
     #[inline]
     fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         assert!(self.is_here(), "this processor has no {}", self.name());
-        // SAFETY: each branch requires the instructions of its path, which `is_here` has just asked the
-        // processor; `Portable` requires none.
+        // SAFETY: each branch requires the instructions of its path, which `is_here` has just verified;
+        // `Portable` requires none.
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
