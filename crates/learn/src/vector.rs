@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn vectors_of_different_lengths_are_refused_in_every_build() {
         let lengths = [(3, 2), (2, 3), (0, 1)];
-        let operations: [fn(&mut [f32], &[f32]); 4] = [
+        type Operation = fn(&mut [f32], &[f32]);
+        let operations: [Operation; 4] = [
             add,
             |y, x| add_scaled(y, 0.5, x),
             |y, x| blend(y, x, 0.5),
