@@ -214,7 +214,7 @@ fn what_cannot_be_judged_or_classified_is_refused_in_a_sentence() {
     assert_refused(
         2,
         &["predict", "text", "--text", "caf\u{e9}"],
-        "the text that was learned has no '\u{e9}': leave it out",
+        "the training text has no '\u{e9}': remove it or replace it",
     );
     let (code, told, _) = paceline(&["predict", "text", "--text", "Alice was", "--length", "80"]);
     assert_eq!((code, &told[..9], told.trim_end_matches('\n').len()), (0, "Alice was", 89));

@@ -101,7 +101,7 @@ fn missing_or_unusable_data_is_reported_with_a_remedy() {
             ),
             (
                 "simulate --data short.txt",
-                "short.txt: a text of 9 characters is too short: with windows of 65, give at least 650",
+                "short.txt: a text of 9 bytes is too short: with windows of 65 bytes, it needs at least 650",
             ),
             ("simulate --samples 0", "samples = 0: digits has 1437 to learn from, give 1 to 1437"),
             ("data get digits", "digits is built in: there is nothing to fetch"),

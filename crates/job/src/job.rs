@@ -230,10 +230,10 @@ impl Job {
             (recipe.optimizer.clone(), recipe.learning_rate * factor)
         });
         let optimizer = self.optimizer.clone().unwrap_or(optimizer);
-        optimizer.check()?;
+        optimizer.check().map_err(|error| error.to_string())?;
         let base = self.learning_rate.unwrap_or(rate);
         let schedule = Schedule { base, shape: self.schedule.clone(), warm_up: self.warm_up };
-        schedule.check()?;
+        schedule.check().map_err(|error| error.to_string())?;
         Ok((optimizer, schedule))
     }
 

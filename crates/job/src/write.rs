@@ -39,7 +39,7 @@ pub fn go_on(
     if prompt.is_empty() {
         return Err("there is nothing to go on from: give at least one character".into());
     }
-    let prompt = text.vocabulary().encode(prompt)?;
+    let prompt = text.vocabulary().encode(prompt).map_err(|error| error.to_string())?;
     let tokens = tokens_after(model, params, text.context(), text.classes(), &prompt, sampling)?;
     Ok(text.vocabulary().decode(&tokens))
 }
@@ -180,7 +180,7 @@ mod tests {
         let refused = |prompt, sampling| written(prompt, sampling).unwrap_err();
 
         let said = refused("abxy", LIKELIEST);
-        assert_eq!(said, "the text that was learned has no 'x': leave it out");
+        assert_eq!(said, "the training text has no 'x': remove it or replace it");
         assert!(refused("", LIKELIEST).contains("at least one character"));
         for temperature in [-1.0, f64::NAN, f64::INFINITY] {
             let said = refused("a", Sampling { temperature, ..LIKELIEST });

@@ -1,10 +1,10 @@
-//! Made-up data: clouds of points around a center per class, and rows of nothing.
+//! Synthetic data: points around one center per class, and rows without features.
 
 use crate::dataset::{Dataset, Extent, Table};
 use crate::dice::Dice;
 
-/// Points around one center per class, in turn; centers are normal with variance 1 per feature, and
-/// points lie around theirs with standard deviation `spread`.
+/// Points around one center per class, with the classes in turn. Centers are normal with variance 1 per feature;
+/// points are normal around their center with standard deviation `spread`.
 pub fn blobs(samples: usize, features: usize, classes: usize, seed: u64, spread: f32) -> Table {
     const CENTER: u64 = 0;
     const POINT: u64 = 1;
@@ -24,7 +24,7 @@ pub fn blobs(samples: usize, features: usize, classes: usize, seed: u64, spread:
     Table { extent: Extent::row(features), classes, inputs, labels }
 }
 
-/// Rows without features: data for the quadratic, where only a sample's key matters.
+/// Rows without features, for the quadratic model, which depends only on a sample's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noise {
     pub len: u64,
@@ -54,7 +54,7 @@ mod tests {
     use crate::vector::distance_squared;
 
     #[test]
-    fn points_lie_around_the_center_of_their_class() {
+    fn points_are_around_the_center_of_their_class() {
         let tight = blobs(40, 8, 4, 3, 0.01);
 
         let row = |index: usize| &tight.inputs[index * 8..][..8];
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_points() {
+    fn points_depend_only_on_the_seed() {
         assert_eq!(blobs(30, 3, 3, 5, 0.5), blobs(30, 3, 3, 5, 0.5));
         assert_ne!(blobs(30, 3, 3, 5, 0.5), blobs(30, 3, 3, 6, 0.5));
     }

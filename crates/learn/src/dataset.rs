@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::dice::mix;
+use crate::error::DataError;
 use crate::text::Vocabulary;
 
-/// Rows of numbers with a label. Reading is pure: the same index and epoch give the same row.
+/// Labeled rows of numbers. Reading is pure: the same index and epoch always return the same row.
 pub trait Dataset: Send + Sync {
     fn len(&self) -> u64;
 
@@ -17,18 +18,17 @@ pub trait Dataset: Send + Sync {
 
     fn classes(&self) -> usize;
 
-    /// How the features of a row lie: images say so, everything else is a plain row.
+    /// The shape of a row: that of an image, or else a plain row.
     fn extent(&self) -> Extent {
         Extent::row(self.features())
     }
 
-    /// Says that a row is a text as numbers of tokens, one more than a model sees of it, and what they stand
-    /// for.
+    /// The vocabulary, if rows are texts: each feature is then a token, and the last one is only a target.
     fn vocabulary(&self) -> Option<&Vocabulary> {
         None
     }
 
-    /// Fills `into` with one row and gives its label; the epoch is there for augmentation.
+    /// Writes one row to `into` and returns its label. Only augmentation depends on the epoch.
     fn read(&self, index: u64, epoch: u64, into: &mut [f32]) -> u32;
 }
 
@@ -55,13 +55,13 @@ impl Extent {
     }
 }
 
-/// The samples of one gradient, row after row.
+/// The samples of one gradient, row by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     pub features: usize,
     pub inputs: Vec<f32>,
     pub labels: Vec<u32>,
-    /// The identity of each (epoch, sample), for models that draw noise.
+    /// A key of each (epoch, sample), for models that use random numbers.
     pub keys: Vec<u64>,
 }
 
@@ -70,7 +70,7 @@ impl Batch {
         Batch::default()
     }
 
-    /// Replaces the content by the given samples, as (epoch, index), and keeps the memory.
+    /// Replaces the contents by the given samples, as (epoch, index), and reuses the memory.
     pub fn fill(
         &mut self,
         dataset: &dyn Dataset,
@@ -97,7 +97,7 @@ impl Batch {
     }
 }
 
-/// A data set in memory: built in, or one's own.
+/// A data set in memory, built in or user-defined.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     pub extent: Extent,
@@ -107,37 +107,26 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table whose shapes fit; otherwise the sentence that says what does not.
+    /// A table of plain rows; an error if the numbers do not fit the shape, or a label or an input is invalid.
     pub fn new(
         features: usize,
         classes: usize,
         inputs: Vec<f32>,
         labels: Vec<u32>,
-    ) -> Result<Table, String> {
+    ) -> Result<Table, DataError> {
         if labels.is_empty() {
-            return Err("a data set needs at least one row".into());
+            return Err(DataError::NoRows);
         }
-        if inputs.len() != labels.len() * features {
-            return Err(format!(
-                "{} rows of {features} features need {} numbers, not {}",
-                labels.len(),
-                labels.len() * features,
-                inputs.len()
-            ));
+        let rows = labels.len();
+        if rows.checked_mul(features) != Some(inputs.len()) {
+            return Err(DataError::Inputs { rows, features, inputs: inputs.len() });
         }
         if let Some(row) = labels.iter().position(|label| *label as usize >= classes) {
-            return Err(format!(
-                "row {row} has label {}; with {classes} classes, labels are 0 to below {classes}",
-                labels[row]
-            ));
+            return Err(DataError::RowLabel { row, label: labels[row], classes });
         }
         if let Some(at) = inputs.iter().position(|input| !input.is_finite()) {
-            return Err(format!(
-                "row {}, feature {} is {}; every input must be finite",
-                at / features,
-                at % features,
-                inputs[at]
-            ));
+            let (row, feature) = (at / features, at % features);
+            return Err(DataError::NotFinite { row, feature, value: inputs[at] });
         }
         Ok(Table { extent: Extent::row(features), classes, inputs, labels })
     }
@@ -176,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_holds_the_rows_in_the_order_asked_for() {
+    fn a_batch_holds_the_rows_in_the_requested_order() {
         let mut batch = Batch::new();
 
         batch.fill(&table(), [(0, 2), (0, 0)].into_iter());
@@ -187,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refilled_batch_forgets_what_it_held_but_keeps_its_memory() {
+    fn a_refilled_batch_holds_only_the_new_rows_and_reuses_its_memory() {
         let mut batch = Batch::new();
         batch.fill(&table(), (0..3).map(|index| (0, index)));
         let memory = batch.inputs.as_ptr();
@@ -199,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_tell_every_epoch_and_sample_apart() {
+    fn keys_are_distinct_for_every_epoch_and_sample() {
         let mut batch = Batch::new();
         let noise = crate::Noise { len: 100 };
 
@@ -210,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_does_not_fit_says_why() {
+    fn an_invalid_table_is_refused_with_the_reason() {
         let cases = [
             (Table::new(2, 2, vec![0.0; 3], vec![0, 1]), "need 4 numbers, not 3"),
             (Table::new(1, 2, vec![0.0; 2], vec![0, 2]), "row 1 has label 2"),
@@ -219,8 +208,8 @@ mod tests {
         ];
 
         for (table, reason) in cases {
-            let said = table.unwrap_err();
-            assert!(said.contains(reason), "{said}");
+            let error = table.unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
         }
     }
 }

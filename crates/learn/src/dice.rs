@@ -1,6 +1,6 @@
-//! Chance, keyed: the same keys give the same dice, whatever else was drawn before.
+//! Keyed random numbers: the same keys always have the same sequence, independently of all other draws.
 
-/// Scatters the bits of `x` (the finaliser of SplitMix64).
+/// Mixes the bits of `x` (the finalizer of SplitMix64).
 pub fn mix(x: u64) -> u64 {
     let mut x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -8,12 +8,12 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A sequence of draws that depends on nothing but its keys.
+/// A sequence of random numbers that depends only on its keys.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Keys are, by custom, (seed, worker, round, use).
+    /// By convention, the keys are (seed, worker, round, purpose).
     pub fn keyed(keys: &[u64]) -> Dice {
         Dice(keys.iter().fold(0x7061_6365, |state, key| mix(state ^ mix(*key))))
     }
@@ -28,9 +28,9 @@ impl Dice {
         (self.draw() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Uniform in 0..n; `n` is small beside 2^64, so the bias of a remainder is out of sight.
+    /// Uniform in 0..n. The remainder has a bias of about n / 2^64, which is negligible for small `n`.
     pub fn below(&mut self, n: u64) -> u64 {
-        assert!(n > 0, "a die has at least one side");
+        assert!(n > 0, "the range of a random number is not empty");
         self.draw() % n
     }
 

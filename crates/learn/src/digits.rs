@@ -1,4 +1,4 @@
-//! Handwritten digits, built in: small enough to ship, real enough to overfit.
+//! The built-in data set of handwritten digits.
 
 use crate::dataset::{Extent, Table};
 use crate::images::Channel;
@@ -12,12 +12,12 @@ const CLASSES: usize = 10;
 /// licence.
 const IMAGES: &[u8] = include_bytes!("../data/digits.bin");
 
-/// About the mean of a pixel over all images, so that inputs are centered; they are not scaled.
+/// The approximate mean of all pixels, so that inputs are centered; they are not scaled.
 pub const CHANNEL: Channel = Channel { mean: 0.3, deviation: 1.0 };
 
 /// The UCI optical digits, 8 x 8 pixels, as (train, test): 1,437 and 360 images.
 ///
-/// The split is fixed: every fifth image, from the first on, is for testing. Nothing is shuffled.
+/// The split is fixed: every fifth image, starting with the first, is for testing. Nothing is shuffled.
 pub fn digits() -> (Table, Table) {
     let empty = Table { extent: EXTENT, classes: CLASSES, inputs: vec![], labels: vec![] };
     let (mut train, mut test) = (empty.clone(), empty);

@@ -2,7 +2,7 @@
 
 use crate::vector::{Vector, add};
 
-/// A gradient summed over samples: gradients of different batches simply add up, and only
+/// The sum of the gradients of some samples. Gradients of different batches are simply added; only
 /// [`Optimizer::descend`](crate::Optimizer::descend) divides, once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gradient {

@@ -2,6 +2,7 @@
 
 use crate::dataset::{Dataset, Extent};
 use crate::dice::Dice;
+use crate::error::DataError;
 
 /// Labeled images of one extent.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +18,7 @@ pub struct Images {
     augment: Option<Augment>,
 }
 
-/// Mean and standard deviation of a channel over a data set, where 0 is black and 1 is full.
+/// Mean and standard deviation of a channel over a data set, on a scale from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Channel {
     pub mean: f32,
@@ -35,10 +36,10 @@ impl Channel {
     }
 }
 
-/// Shows an image a little differently in every epoch: moved by up to `pad` pixels each way (what moves in is the mean,
-/// zero) and, if `flip`, mirrored half the time.
+/// Augmentation: in every epoch an image is shifted by up to `pad` pixels in each direction (and padded with the mean,
+/// zero) and, if `flip`, mirrored with probability 1/2.
 ///
-/// What is drawn depends on seed, epoch and index alone: a sample is the same whoever computes it.
+/// The random numbers depend only on seed, epoch and index, so a sample is the same on every worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Augment {
     pub pad: usize,
@@ -46,40 +47,32 @@ pub struct Augment {
     pub seed: u64,
 }
 
-/// Keeps these dice apart from others with the same seed.
+/// Distinguishes these random numbers from others with the same seed.
 const AUGMENT: u64 = 0x6175_676d;
 
 impl Images {
-    /// Images whose shapes fit; otherwise the sentence that says what does not.
+    /// Images of one extent; an error if the bytes do not fit it, or a label is invalid.
     pub fn new(
         extent: Extent,
         channels: &[Channel],
         classes: usize,
         pixels: Vec<u8>,
         labels: Vec<u8>,
-    ) -> Result<Images, String> {
-        assert_eq!(channels.len(), extent.channels, "every channel has its mean and deviation");
+    ) -> Result<Images, DataError> {
+        assert_eq!(channels.len(), extent.channels, "every channel has a mean and a deviation");
         assert!(
             channels.iter().all(|channel| channel.deviation > 0.0),
             "deviations are above zero"
         );
         if labels.is_empty() || extent.is_empty() {
-            return Err("a data set needs at least one image of at least one pixel".into());
+            return Err(DataError::NoImages);
         }
-        if pixels.len() != labels.len() * extent.len() {
-            return Err(format!(
-                "{} images of {} bytes need {}, not {}",
-                labels.len(),
-                extent.len(),
-                labels.len() * extent.len(),
-                pixels.len()
-            ));
+        let (images, bytes_each, bytes) = (labels.len(), extent.len(), pixels.len());
+        if images.checked_mul(bytes_each) != Some(bytes) {
+            return Err(DataError::Pixels { images, bytes_each, bytes });
         }
         if let Some(image) = labels.iter().position(|label| usize::from(*label) >= classes) {
-            return Err(format!(
-                "image {image} has label {}; with {classes} classes, labels are 0 to below {classes}",
-                labels[image]
-            ));
+            return Err(DataError::ImageLabel { image, label: labels[image], classes });
         }
         let row = || channels.iter().cycle().take(extent.width * extent.channels);
         let scale = row().map(Channel::scale).collect();
@@ -89,7 +82,7 @@ impl Images {
 
     pub fn augmented(self, augment: Augment) -> Images {
         let Extent { height, width, .. } = self.extent;
-        assert!(augment.pad < height.min(width), "some of the image stays in sight");
+        assert!(augment.pad < height.min(width), "a shifted image is still visible in part");
         Images { augment: Some(augment), ..self }
     }
 
@@ -127,22 +120,22 @@ impl Dataset for Images {
         let Extent { height, width, channels } = self.extent;
         let line = width * channels;
         let image = &self.pixels[index as usize * into.len()..][..into.len()];
-        let look = self.augment.map_or(Look::PLAIN, |augment| augment.look(epoch, index));
-        let columns = overlap(look.right, width);
+        let crop = self.augment.map_or(Crop::WHOLE, |augment| augment.crop(epoch, index));
+        let columns = overlap(crop.right, width);
         let [from, to] = [columns.start * channels, columns.end * channels];
-        let source = columns.start.saturating_add_signed(look.right) * channels;
+        let source = columns.start.saturating_add_signed(crop.right) * channels;
 
-        let rows = overlap(look.down, height);
+        let rows = overlap(crop.down, height);
         for (row, into) in into.chunks_exact_mut(line).enumerate() {
             if !rows.contains(&row) {
                 into.fill(0.0);
                 continue;
             }
-            let bytes = &image[row.saturating_add_signed(look.down) * line..][..line];
+            let bytes = &image[row.saturating_add_signed(crop.down) * line..][..line];
             into[..from].fill(0.0);
             self.normalize(&bytes[source..][..to - from], &mut into[from..to]);
             into[to..].fill(0.0);
-            if look.mirrored {
+            if crop.mirrored {
                 mirror(into, channels);
             }
         }
@@ -150,34 +143,35 @@ impl Dataset for Images {
     }
 }
 
-/// How an image is looked at: row r shows row r + down of the image, column c column c + right.
+/// The section of an image that is read: row r of the result is row r + down of the image, column c is column
+/// c + right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Look {
+struct Crop {
     down: isize,
     right: isize,
     mirrored: bool,
 }
 
-impl Look {
-    const PLAIN: Look = Look { down: 0, right: 0, mirrored: false };
+impl Crop {
+    const WHOLE: Crop = Crop { down: 0, right: 0, mirrored: false };
 }
 
 impl Augment {
-    fn look(&self, epoch: u64, index: u64) -> Look {
+    fn crop(&self, epoch: u64, index: u64) -> Crop {
         let mut dice = Dice::keyed(&[self.seed, AUGMENT, epoch, index]);
         let mut offset = || dice.below(2 * self.pad as u64 + 1) as isize - self.pad as isize;
         let (down, right) = (offset(), offset());
-        Look { down, right, mirrored: self.flip && dice.below(2) == 1 }
+        Crop { down, right, mirrored: self.flip && dice.below(2) == 1 }
     }
 }
 
-/// Which of `len` places show the image when it is looked at from `offset`.
+/// The rows (or columns) of a result of length `len` that lie inside the image when it is shifted by `offset`.
 fn overlap(offset: isize, len: usize) -> std::ops::Range<usize> {
     let start = 0usize.saturating_add_signed(-offset);
     start..len.min(len.saturating_add_signed(-offset))
 }
 
-/// Turns a row's pixels around; the channels of a pixel stay in order.
+/// Reverses the pixels of a row; the channels of a pixel stay in order.
 fn mirror(row: &mut [f32], channels: usize) {
     row.reverse();
     if channels > 1 {
@@ -191,7 +185,7 @@ mod tests {
 
     const HALF: Channel = Channel { mean: 0.5, deviation: 0.25 };
 
-    /// One image of 3 x 3 with bytes 1 to 9, left as they are.
+    /// One image of 3 x 3 bytes, 1 to 9, without normalization.
     fn square() -> Images {
         let extent = Extent { height: 3, width: 3, channels: 1 };
         let as_is = Channel { mean: 0.0, deviation: 1.0 / 255.0 };
@@ -218,13 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_and_mirrored_image_is_padded_with_the_mean() {
+    fn a_shifted_and_mirrored_image_is_padded_with_the_mean() {
         let images = square();
         let seen = |down, right, mirrored| {
             let augment = (0..)
                 .map(|seed| Augment { pad: 1, flip: true, seed })
-                .find(|augment| augment.look(0, 0) == Look { down, right, mirrored });
-            let read = read(&images.clone().augmented(augment.expect("some seed does")), 0, 0);
+                .find(|augment| augment.crop(0, 0) == Crop { down, right, mirrored });
+            let read =
+                read(&images.clone().augmented(augment.expect("some seed draws this crop")), 0, 0);
             read.iter().map(|x| x.round() as u8).collect::<Vec<_>>()
         };
 
@@ -245,20 +240,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_depends_on_seed_epoch_and_index_alone() {
+    fn crops_depend_only_on_seed_epoch_and_index() {
         let augment = Augment { pad: 4, flip: true, seed: 1 };
-        let looks = |augment: Augment, epoch| (0..50).map(move |i| augment.look(epoch, i));
+        let crops = |augment: Augment, epoch| (0..50).map(move |i| augment.crop(epoch, i));
 
-        let backwards: Vec<_> = looks(augment, 3).rev().collect();
+        let backwards: Vec<_> = crops(augment, 3).rev().collect();
 
-        assert!(looks(augment, 3).eq(backwards.into_iter().rev()));
-        assert!(looks(augment, 3).ne(looks(augment, 4)));
-        assert!(looks(augment, 3).ne(looks(Augment { seed: 2, ..augment }, 3)));
+        assert!(crops(augment, 3).eq(backwards.into_iter().rev()));
+        assert!(crops(augment, 3).ne(crops(augment, 4)));
+        assert!(crops(augment, 3).ne(crops(Augment { seed: 2, ..augment }, 3)));
     }
 
-    /// A pixel of the padded image is in sight in one of (2 pad + 1)^2 crops each, so a lit image dims towards its edges.
+    /// Each of the (2 pad + 1)^2 crops is equally likely. A corner is inside the white image in 4 of 9, an edge in 6.
     #[test]
-    fn over_many_epochs_every_crop_and_both_sides_are_seen_alike() {
+    fn every_crop_and_both_orientations_are_equally_likely() {
         let extent = Extent { height: 3, width: 3, channels: 1 };
         let white = Channel { mean: 0.0, deviation: 1.0 };
         let images = Images::new(extent, &[white], 1, vec![255; 9], vec![0]).unwrap();
@@ -279,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn images_that_do_not_fit_say_why() {
+    fn invalid_images_are_refused_with_the_reason() {
         let extent = Extent { height: 1, width: 2, channels: 1 };
         let cases = [
             (vec![0; 3], vec![0, 1], "2 images of 2 bytes need 4, not 3"),
@@ -288,8 +283,8 @@ mod tests {
         ];
 
         for (pixels, labels, reason) in cases {
-            let said = Images::new(extent, &[HALF], 2, pixels, labels).unwrap_err();
-            assert!(said.contains(reason), "{said}");
+            let error = Images::new(extent, &[HALF], 2, pixels, labels).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What is learned: vectors, models, data, optimizers, learning rates. Pure, and unaware that there is
-//! more than one worker.
+//! Machine learning on one worker: vectors, models, data sets, optimizers and learning rates, all pure functions.
 
 pub mod blobs;
 pub mod dataset;
 pub mod dice;
 pub mod digits;
+pub mod error;
 pub mod gradient;
 pub mod images;
 pub mod kernels;
@@ -23,6 +23,7 @@ pub use blobs::{Noise, blobs};
 pub use dataset::{Batch, Dataset, Extent, Table};
 pub use dice::{Dice, mix};
 pub use digits::digits;
+pub use error::{DataError, OptimizerError, ScheduleError};
 pub use gradient::Gradient;
 pub use images::{Augment, Channel, Images};
 pub use kernels::Path;

@@ -1,4 +1,4 @@
-//! What a model is: a pure function from params and samples to a gradient and a score.
+//! The trait of all models: a pure function from params and samples to a gradient and a score.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -7,12 +7,12 @@ use crate::dataset::Batch;
 use crate::gradient::Gradient;
 use crate::vector::Vector;
 
-/// A model. Pure: the same params and samples give the same answer, bit by bit.
+/// A model. It is pure: the same params and samples always have the same result, bit by bit.
 pub trait Model: Send + Sync {
-    /// How many numbers are learned.
+    /// The number of learned parameters.
     fn params(&self) -> usize;
 
-    /// How many numbers follow the learned ones in a replica and are only kept, such as running
+    /// The number of buffers: values that follow the parameters in a replica and are not learned, such as running
     /// statistics.
     fn buffers(&self) -> usize {
         0
@@ -23,58 +23,58 @@ pub trait Model: Send + Sync {
         self.params() + self.buffers()
     }
 
-    /// Where training starts.
+    /// The replica before training.
     fn initial(&self, seed: u64) -> Vector;
 
-    /// Adds the batch to `into`: gradient and loss as sums over its samples, and their count. Behind the
-    /// gradient come the statistics that the buffers follow, times samples.
+    /// Adds the batch to `into`: gradient and loss as sums over its samples, and the number of samples. After the
+    /// gradient of the parameters come the statistics for the buffers, multiplied by the number of samples.
     fn gradient(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch, into: &mut Gradient);
 
+    /// The loss and the accuracy on a batch.
     fn evaluate(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Score;
 
     fn layout(&self) -> Layout {
         Layout { params: self.params(), undecayed: self.undecayed() }
     }
 
-    /// Which instructions its gradients are computed with, for the journal.
+    /// The instruction set of its kernels, for the journal.
     fn kernels(&self) -> &'static str {
         "plain"
     }
 
-    /// Largest batch that it takes at once; larger ones come in parts.
+    /// The largest batch for one call of `gradient`; callers split larger ones.
     fn micro_batch_max(&self) -> usize {
         256
     }
 
-    /// What the model says of each sample: a number per class, row after row.
+    /// The logits of each sample, one per class, row by row; empty for models without classes.
     fn outputs(&self, _params: &[f32], _batch: &Batch, _scratch: &mut Scratch) -> Vec<f32> {
         Vec::new()
     }
 
-    /// The parts of a replica that weight decay leaves alone, ascending: biases and norms, and
-    /// always the buffers.
+    /// The ranges of a replica without weight decay, in ascending order: biases, norms and all buffers.
     fn undecayed(&self) -> Vec<Range<usize>> {
         (self.buffers() > 0).then(|| self.params()..self.size()).into_iter().collect()
     }
 }
 
-/// How the numbers of a replica are to be treated.
+/// Which values of a replica are parameters, and which of them have weight decay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// How many are learned; those after them are only kept.
+    /// The number of learned parameters; buffers follow them.
     pub params: usize,
-    /// The ascending parts that weight decay leaves alone.
+    /// The ranges without weight decay, in ascending order.
     pub undecayed: Vec<Range<usize>>,
 }
 
 impl Layout {
-    /// Everything is learned and decays.
+    /// All values are parameters with weight decay.
     pub fn plain() -> Layout {
         Layout { params: usize::MAX, undecayed: Vec::new() }
     }
 }
 
-/// How well params do on some samples; scores of different batches add up.
+/// Loss and accuracy on some samples. Scores of different batches can be added.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
     pub loss_sum: f64,
@@ -89,43 +89,50 @@ impl Score {
         self.samples += other.samples;
     }
 
-    /// The mean loss; not a number when there was no sample.
+    /// The mean loss; NaN if there are no samples.
     pub fn loss(&self) -> f64 {
         self.loss_sum / self.samples as f64
     }
 
-    /// The part that was right; not a number when there was no sample.
+    /// The fraction of correct predictions; NaN if there are no samples.
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.samples as f64
     }
 }
 
-/// Memory that a compute thread owns and models reuse: a thousand workers share it in turn.
+/// Memory that a compute thread owns and models reuse: all simulated workers of a thread share it in turn.
 #[derive(Debug, Default)]
 pub struct Scratch {
     buffers: Vec<Vec<f32>>,
     arena: Vec<f32>,
     stamp: u64,
-    /// The replica that gradients were last said to be at.
+    /// The replica named by the last call of [`Scratch::at`].
     replica: Weak<Vector>,
-    held: Held,
+    packed: Packed,
+    /// A copy of the packed parameters, if they are `Packed::Copied`.
+    copy: Vec<f32>,
+    /// Whether the packed weights include those of the backward pass.
+    for_backward: bool,
 }
 
-/// The params that something in the arena was made of.
-#[derive(Debug, Default)]
-struct Held {
-    /// Some of them, enough to see that others are others.
-    glimpse: Vec<u32>,
-    /// All of them, once they were seen twice; else empty.
-    whole: Vec<f32>,
-    /// Whether what was made of them is enough for the way back.
-    back: bool,
-    /// Whether they are the scratch's replica.
-    is_replica: bool,
+/// Which parameters the packed weights in the arena were made from.
+///
+/// There are two ways to see that parameters are the same as before. A replica in an `Arc` is
+/// recognized by its address, at no cost; this is how training computes all its gradients. Parameters in a
+/// plain slice, as in evaluation, must be compared with a copy, which is still several times as
+/// fast as packing them again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Packed {
+    #[default]
+    Nothing,
+    /// From `Scratch::replica`.
+    Replica,
+    /// From the parameters in `Scratch::copy`.
+    Copied,
 }
 
 impl Scratch {
-    /// One buffer for each length asked for. What is in them is left over from the last use.
+    /// Returns one buffer for each requested length. Their contents are left over from the last use.
     pub fn floats(&mut self, lens: impl Iterator<Item = usize>) -> &mut [Vec<f32>] {
         let mut count = 0;
         for len in lens {
@@ -138,8 +145,8 @@ impl Scratch {
         &mut self.buffers[..count]
     }
 
-    /// One piece of memory at the start of a cache line. It is zero at first, and again when the stamp
-    /// is another than at the last use.
+    /// Returns one block of memory, aligned to a cache line. It is zeroed on the first use, and whenever
+    /// the stamp differs from that of the last use.
     pub fn arena(&mut self, len: usize, stamp: u64) -> &mut [f32] {
         const LINE: usize = 64;
         let slack = LINE / size_of::<f32>();
@@ -147,71 +154,56 @@ impl Scratch {
             self.stamp = stamp;
             self.arena.clear();
             self.arena.resize(len + slack, 0.0);
-            self.held.glimpse.clear();
-            self.held.is_replica = false;
+            self.packed = Packed::Nothing;
         }
         let start = self.arena.as_ptr().align_offset(LINE).min(slack);
         &mut self.arena[start..start + len]
     }
 
-    /// Says which replica the next gradients are computed at: if it is the one of the last time, nothing that
-    /// was made of it needs to be made or compared again.
+    /// Sets the replica at which the next gradients are computed. If it is the same as last time, its
+    /// weights are neither compared nor packed again.
     pub fn at(&mut self, replica: &Arc<Vector>) {
         let replica = Arc::downgrade(replica);
-        self.held.is_replica &= replica.ptr_eq(&self.replica);
+        if self.packed == Packed::Replica && !replica.ptr_eq(&self.replica) {
+            self.packed = Packed::Nothing;
+        }
         self.replica = replica;
     }
 
-    /// Whether the arena holds what is made of these very params; if not, the caller makes it now.
-    ///
-    /// Replicas are often computed with again and again: by simulated workers that share one, in
-    /// micro-batches. Where nobody said so, comparing is still several times as fast as packing. Only params
-    /// that are seen twice are kept for it: a worker that steps after every gradient pays nothing.
-    pub(crate) fn holds(&mut self, params: &[f32], back: bool) -> bool {
-        let is_enough = self.held.back || !back;
+    /// Whether the arena holds the packed weights of exactly these parameters, including those of the
+    /// backward pass if `for_backward`. If it returns false, the caller must pack them now.
+    pub(crate) fn has_packed(&mut self, params: &[f32], for_backward: bool) -> bool {
         let is_replica = self.is_replica(params);
-        if is_enough && is_replica && self.held.is_replica {
-            return true;
+        let is_same = match self.packed {
+            Packed::Nothing => false,
+            Packed::Replica => is_replica,
+            Packed::Copied => same_bits(&self.copy, params),
+        };
+        if is_replica {
+            self.packed = Packed::Replica;
+        } else if !is_same {
+            self.packed = Packed::Copied;
+            self.copy.clear();
+            self.copy.extend_from_slice(params);
         }
-        let holds = self.held.is_of(params) && is_enough;
-        if !holds {
-            self.held.back = back;
+        let has_packed = is_same && (self.for_backward || !for_backward);
+        if !has_packed {
+            self.for_backward = for_backward;
         }
-        self.held.is_replica = is_replica;
-        holds
+        has_packed
     }
 
-    /// Whether the params are the replica itself. As long as a weak pointer to it is kept, nobody can change a
-    /// shared vector in place, or put another one where it was.
+    /// Whether `params` is the replica set by [`Scratch::at`], unchanged since then.
+    ///
+    /// Comparing addresses is enough because of the weak pointer. While it exists, the replica's allocation is not
+    /// reused, and `Arc::make_mut` and `Arc::get_mut` do not change the vector in place: the
+    /// first moves it to a new allocation, after which `upgrade` fails here, and the second refuses.
     fn is_replica(&self, params: &[f32]) -> bool {
         self.replica.upgrade().is_some_and(|replica| std::ptr::eq(replica.as_slice(), params))
     }
 }
 
-impl Held {
-    /// Whether it is these that were held; if not, it is from now on.
-    fn is_of(&mut self, params: &[f32]) -> bool {
-        const GLIMPSE: usize = 64;
-        let stride = (params.len() / GLIMPSE).max(1);
-        let glimpse = || params.iter().step_by(stride).map(|x| x.to_bits());
-        if !glimpse().eq(self.glimpse.iter().copied()) {
-            self.glimpse.clear();
-            self.glimpse.extend(glimpse());
-            self.whole.clear();
-            // Taken now, so that no later gradient allocates.
-            self.whole.reserve_exact(params.len());
-            return false;
-        }
-        if same_bits(&self.whole, params) {
-            return true;
-        }
-        self.whole.clear();
-        self.whole.extend_from_slice(params);
-        false
-    }
-}
-
-/// Compares as numbers do not: -0 is not 0, and not-a-number is itself.
+/// Compares bits instead of numbers: -0 differs from 0, and a NaN equals itself.
 fn same_bits(x: &[f32], y: &[f32]) -> bool {
     const BLOCK: usize = 1024;
     let differ = |(x, y): (&[f32], &[f32])| {
@@ -234,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn scratch_gives_the_lengths_asked_for_and_keeps_its_memory() {
+    fn scratch_returns_the_requested_lengths_and_keeps_its_memory() {
         let mut scratch = Scratch::default();
         let memory = scratch.floats([100, 50].into_iter())[0].as_ptr();
 
@@ -245,83 +237,102 @@ mod tests {
     }
 
     #[test]
-    fn params_seen_twice_are_held_until_one_bit_differs() {
+    fn params_are_recognized_until_one_bit_differs() {
         let mut scratch = Scratch::default();
-        let params = vec![0.0_f32; 1000];
+        let params = vec![0.0_f32; 3000];
         let mut others = params.clone();
-        // Not among those that a glimpse takes.
-        others[1] = -0.0;
+        others[2500] = -0.0;
 
-        let seen: Vec<bool> = (0..3).map(|_| scratch.holds(&params, true)).collect();
-        assert_eq!(seen, [false, false, true]);
-        assert!(scratch.holds(&params, false), "the way back includes the way there");
-        assert!(!scratch.holds(&others, true));
-        assert!(scratch.holds(&others, true));
-        assert!(!scratch.holds(&params, true));
+        let seen: Vec<bool> = (0..3).map(|_| scratch.has_packed(&params, true)).collect();
+        assert_eq!(seen, [false, true, true]);
+        assert!(
+            scratch.has_packed(&params, false),
+            "the forward pass needs a part of these weights"
+        );
+        assert!(!scratch.has_packed(&others, true));
+        assert!(scratch.has_packed(&others, true));
+        assert!(!scratch.has_packed(&params, true));
+        assert!(!scratch.has_packed(&params[..2000], true));
     }
 
     #[test]
-    fn what_is_held_for_the_way_there_is_not_enough_for_the_way_back() {
+    fn weights_packed_for_the_forward_pass_are_not_enough_for_the_backward_pass() {
         let mut scratch = Scratch::default();
         let params = vec![1.0_f32; 10];
-        (0..3).for_each(|_| _ = scratch.holds(&params, false));
+        (0..3).for_each(|_| _ = scratch.has_packed(&params, false));
 
-        assert!(!scratch.holds(&params, true));
+        assert!(!scratch.has_packed(&params, true));
+        assert!(scratch.has_packed(&params, true));
+        assert!(scratch.has_packed(&params, false));
     }
 
     #[test]
-    fn a_replica_is_held_from_the_first_time_until_it_is_another_or_changes() {
+    fn a_replica_is_recognized_until_it_is_replaced_or_changed() {
         let mut scratch = Scratch::default();
         let (mut replica, other) = (Arc::new(vec![0.0_f32; 1000]), Arc::new(vec![0.0_f32; 1000]));
-        let holds = |scratch: &mut Scratch, replica: &Arc<Vector>| {
+        let has_packed = |scratch: &mut Scratch, replica: &Arc<Vector>| {
             scratch.at(replica);
-            scratch.holds(replica, true)
+            scratch.has_packed(replica, true)
         };
 
-        let seen: Vec<bool> = (0..3).map(|_| holds(&mut scratch, &replica)).collect();
+        let seen: Vec<bool> = (0..3).map(|_| has_packed(&mut scratch, &replica)).collect();
         assert_eq!(seen, [false, true, true]);
+        assert!(scratch.copy.is_empty(), "a replica is not copied");
 
-        // The same memory, but no longer the same numbers.
+        // The numbers change and stay in the same memory.
         let memory = replica.as_ptr();
         Arc::make_mut(&mut replica)[1] = -0.0;
-        assert_eq!(replica.as_ptr(), memory, "nobody else has it, so it is not copied");
-        assert!(!holds(&mut scratch, &replica));
-        assert!(holds(&mut scratch, &replica));
+        assert_eq!(replica.as_ptr(), memory, "the only owner does not copy");
+        assert!(!has_packed(&mut scratch, &replica));
+        assert!(has_packed(&mut scratch, &replica));
 
-        // What was seen between, without being the replica, is what the arena holds now.
-        assert!(!scratch.holds(&other, true));
-        assert!(!holds(&mut scratch, &replica));
-        assert!(!holds(&mut scratch, &other));
+        // Other parameters in between, which are not the replica, replace the packed weights.
+        assert!(!scratch.has_packed(&other, true));
+        assert!(!has_packed(&mut scratch, &replica));
+        assert!(!has_packed(&mut scratch, &other));
     }
 
     #[test]
-    fn what_a_replica_was_made_into_for_the_way_there_is_not_enough_for_the_way_back() {
-        let mut scratch = Scratch::default();
-        let (replica, other) = (Arc::new(vec![1.0_f32; 10]), vec![2.0_f32; 10]);
-        (0..3).for_each(|_| _ = scratch.holds(&other, false));
-        scratch.at(&replica);
-
-        assert!(!scratch.holds(&replica, false));
-        assert!(scratch.holds(&replica, false));
-        assert!(!scratch.holds(&replica, true));
-        assert!(scratch.holds(&replica, true));
-        assert!(!scratch.holds(&other, false), "the arena has not held it for long");
-    }
-
-    #[test]
-    fn another_network_in_the_arena_ends_all_holding() {
+    fn a_replica_with_the_bits_of_packed_params_is_recognized_from_then_on_by_its_address() {
         let mut scratch = Scratch::default();
         let params = vec![1.0_f32; 10];
-        let params = Arc::new(params);
+        let replica = Arc::new(params.clone());
+        assert!(!scratch.has_packed(&params, true));
+        scratch.at(&replica);
+
+        assert!(scratch.has_packed(&replica, true));
+
+        assert_eq!(scratch.packed, Packed::Replica);
+        assert!(scratch.has_packed(&replica, true));
+    }
+
+    #[test]
+    fn a_replica_packed_for_the_forward_pass_is_packed_again_for_the_backward_pass() {
+        let mut scratch = Scratch::default();
+        let (replica, other) = (Arc::new(vec![1.0_f32; 10]), vec![2.0_f32; 10]);
+        (0..3).for_each(|_| _ = scratch.has_packed(&other, false));
+        scratch.at(&replica);
+
+        assert!(!scratch.has_packed(&replica, false));
+        assert!(scratch.has_packed(&replica, false));
+        assert!(!scratch.has_packed(&replica, true));
+        assert!(scratch.has_packed(&replica, true));
+        assert!(!scratch.has_packed(&other, false), "the replica's weights have replaced these");
+    }
+
+    #[test]
+    fn an_arena_of_another_network_holds_no_packed_weights() {
+        let mut scratch = Scratch::default();
+        let params = Arc::new(vec![1.0_f32; 10]);
         for is_replica in [false, true] {
             scratch.arena(5, 1);
             if is_replica {
                 scratch.at(&params);
             }
-            (0..3).for_each(|_| _ = scratch.holds(&params, true));
+            (0..3).for_each(|_| _ = scratch.has_packed(&params, true));
             scratch.arena(5, 2);
 
-            assert!(!scratch.holds(&params, true));
+            assert!(!scratch.has_packed(&params, true));
         }
     }
 }

@@ -1,9 +1,10 @@
-//! How a gradient moves params: SGD with momentum, and AdamW.
+//! The optimizers: SGD with momentum, and AdamW.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::OptimizerError;
 use crate::gradient::Gradient;
 use crate::model::Layout;
 use crate::vector::{Vector, norm_squared};
@@ -12,7 +13,7 @@ use crate::vector::{Vector, norm_squared};
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
     pub rule: Rule,
-    /// The longest mean gradient that is taken as it is; a longer one is shortened to this.
+    /// The largest norm of the mean gradient; a longer gradient is scaled to this norm.
     #[serde(default)]
     pub clip_norm: Option<f32>,
 }
@@ -20,8 +21,8 @@ pub struct Optimizer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Rule {
-    /// u <- momentum u + (g + weight_decay w); w <- w - rate u (Lin et al. 2019, eq. 3: the rate
-    /// stays outside the memory, so a change of rate needs no correction).
+    /// u <- momentum u + (g + weight_decay w); w <- w - rate u (Lin et al. 2019, eq. 3: the momentum
+    /// does not contain the rate, so a change of rate needs no correction).
     Sgd {
         momentum: f32,
         #[serde(default)]
@@ -29,14 +30,14 @@ pub enum Rule {
         #[serde(default)]
         weight_decay: f32,
     },
-    /// Loshchilov and Hutter 2019, algorithm 2: the decay does not pass through the moments.
+    /// Loshchilov and Hutter 2019, algorithm 2: the weight decay is not part of the moments.
     Adamw { beta1: f32, beta2: f32, epsilon: f32, weight_decay: f32 },
 }
 
-/// How far buffers follow the statistics of a step, the momentum that others take for batch norm.
-const FOLLOW: f32 = 0.1;
+/// The weight of a step's statistics in the running averages of the buffers; the usual default for batch norm.
+const BUFFER_MOMENTUM: f32 = 0.1;
 
-/// What an optimizer remembers between steps: vectors as long as the gradient.
+/// The state of an optimizer between steps: vectors as long as the gradient.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerState {
     pub slots: Vec<Vector>,
@@ -49,19 +50,20 @@ impl Optimizer {
         Optimizer { rule, clip_norm: None }
     }
 
-    /// SGD without memory: w <- w - rate g.
+    /// SGD without momentum: w <- w - rate g.
     pub fn plain() -> Optimizer {
         Optimizer::sgd(0.0)
     }
 
-    pub fn check(&self) -> Result<(), String> {
-        let fraction = |name: &str, value: f32| match (0.0..1.0).contains(&value) {
+    /// Whether all hyperparameters are in range.
+    pub fn check(&self) -> Result<(), OptimizerError> {
+        let fraction = |name, value: f32| match (0.0..1.0).contains(&value) {
             true => Ok(()),
-            false => Err(format!("{name} is {value}; it must be at least 0 and below 1")),
+            false => Err(OptimizerError::NotAFraction { name, value }),
         };
-        let not_negative = |name: &str, value: f32| match value.is_finite() && value >= 0.0 {
+        let not_negative = |name, value: f32| match value.is_finite() && value >= 0.0 {
             true => Ok(()),
-            false => Err(format!("{name} is {value}; it must be 0 or more")),
+            false => Err(OptimizerError::Negative { name, value }),
         };
         match self.rule {
             Rule::Sgd { momentum, weight_decay, .. } => {
@@ -73,24 +75,20 @@ impl Optimizer {
                 fraction("beta2", beta2)?;
                 not_negative("weight_decay", weight_decay)?;
                 if !(epsilon.is_finite() && epsilon > 0.0) {
-                    return Err(format!(
-                        "epsilon is {epsilon}; it must be more than 0, for parameters that have no gradient yet"
-                    ));
+                    return Err(OptimizerError::Epsilon(epsilon));
                 }
             }
         }
         match self.clip_norm {
-            Some(clip) if !(clip.is_finite() && clip > 0.0) => {
-                Err(format!("clip_norm is {clip}; it must be more than 0, or left out"))
-            }
+            Some(clip) if !(clip.is_finite() && clip > 0.0) => Err(OptimizerError::ClipNorm(clip)),
             _ => Ok(()),
         }
     }
 
-    /// Moves `params` by the mean of `gradient`; one without samples changes nothing.
+    /// Applies one step along the mean of `gradient`. A gradient without samples changes nothing.
     ///
-    /// Buffers, behind the params, move some way towards the statistics behind the gradient. What lies
-    /// beyond the gradient's end stays as it is.
+    /// Buffers, which follow the params, move a fixed fraction of the way to the statistics that follow the
+    /// gradient. Values beyond the end of the gradient are unchanged.
     pub fn descend(
         &self,
         params: &mut [f32],
@@ -103,15 +101,15 @@ impl Optimizer {
         state.steps = step.number;
         state.slots.resize_with(self.slots(), || vec![0.0; step.sum.len()]);
         for (span, decays) in spans(step.sum.len(), &layout.undecayed) {
-            step.take(span, decays, params, &mut state.slots);
+            step.apply(span, decays, params, &mut state.slots);
         }
-        step.follow(params);
+        step.update_buffers(params);
     }
 
-    /// As [`descend`](Self::descend), but leaves what was there before as it is.
+    /// As [`descend`](Self::descend), but returns new vectors instead of changing the given ones.
     ///
-    /// Copying it all and then changing the copy would go through the memory twice; so a little is copied at
-    /// a time and changed while it is in the fastest cache.
+    /// Copying everything first would read the memory twice, so blocks are copied and changed while they are in
+    /// the L1 cache.
     pub fn descended(
         &self,
         params: &[f32],
@@ -125,9 +123,9 @@ impl Optimizer {
             return (params.to_vec(), state.clone());
         };
         let mut after = Vector::with_capacity(params.len());
-        // One by one: a clone of an empty vector would not have its capacity.
-        let blank = |_| Vector::with_capacity(step.sum.len());
-        let mut slots: Vec<Vector> = (0..self.slots()).map(blank).collect();
+        // Not `vec![..; n]`: a clone of an empty vector does not keep its capacity.
+        let empty = |_| Vector::with_capacity(step.sum.len());
+        let mut slots: Vec<Vector> = (0..self.slots()).map(empty).collect();
         for (span, decays) in spans(step.sum.len(), &layout.undecayed) {
             for start in span.clone().step_by(BLOCK) {
                 let block = start..span.end.min(start + BLOCK);
@@ -138,15 +136,15 @@ impl Optimizer {
                         None => slot.resize(block.end, 0.0),
                     }
                 }
-                step.take(block, decays, &mut after, &mut slots);
+                step.apply(block, decays, &mut after, &mut slots);
             }
         }
         after.extend_from_slice(&params[step.sum.len()..]);
-        step.follow(&mut after);
+        step.update_buffers(&mut after);
         (after, OptimizerState { slots, steps: step.number })
     }
 
-    /// How many vectors it remembers.
+    /// The number of vectors in its state.
     fn slots(&self) -> usize {
         match self.rule {
             Rule::Sgd { momentum: 0.0, .. } => 0,
@@ -155,7 +153,7 @@ impl Optimizer {
         }
     }
 
-    /// The next step; none along a gradient without samples.
+    /// The next step; `None` if the gradient has no samples.
     fn step<'a>(
         &'a self,
         state: &OptimizerState,
@@ -167,13 +165,13 @@ impl Optimizer {
         let mean = (gradient.samples > 0).then(|| self.scale_to_mean(sum, gradient.samples))?;
         assert!(
             state.slots.iter().all(|slot| slot.len() == sum.len()),
-            "the optimizer's memory belongs to this model"
+            "the optimizer's state has the length of this model's params"
         );
         let (number, unclipped) = (state.steps + 1, 1.0 / gradient.samples as f32);
         Some(Step { rule: &self.rule, number, sum, statistics, mean, unclipped, rate })
     }
 
-    /// What the gradient's sum is multiplied by: 1 / samples, less when the mean is to be clipped.
+    /// The factor from the gradient's sum to its clipped mean: 1 / samples, or less if the mean is clipped.
     fn scale_to_mean(&self, sum: &[f32], samples: u64) -> f32 {
         let mean = 1.0 / samples as f64;
         let Some(clip) = self.clip_norm else { return mean as f32 };
@@ -189,15 +187,15 @@ struct Step<'a> {
     number: u64,
     sum: &'a [f32],
     statistics: &'a [f32],
-    /// What the sum is multiplied by, and what statistics are, which nobody clips.
+    /// The factor from the sum to the clipped mean, and from the statistics to their mean, which is not clipped.
     mean: f32,
     unclipped: f32,
     rate: f32,
 }
 
 impl Step<'_> {
-    /// Moves a span of the params, all of which decay or do not.
-    fn take(&self, span: Range<usize>, decays: bool, params: &mut [f32], slots: &mut [Vector]) {
+    /// Updates a range of the params, either all or none of which have weight decay.
+    fn apply(&self, span: Range<usize>, decays: bool, params: &mut [f32], slots: &mut [Vector]) {
         let &Step { mean, rate, number, .. } = self;
         let (weights, sum) = (&mut params[span.clone()], &self.sum[span.clone()]);
         let decay_if = |weight_decay| if decays { weight_decay } else { 0.0 };
@@ -220,15 +218,15 @@ impl Step<'_> {
         }
     }
 
-    /// Lets the buffers follow their statistics.
-    fn follow(&self, params: &mut [f32]) {
+    /// Moves the buffers towards their statistics.
+    fn update_buffers(&self, params: &mut [f32]) {
         for (buffer, statistic) in params[self.sum.len()..].iter_mut().zip(self.statistics) {
-            *buffer += FOLLOW * (self.unclipped * statistic - *buffer);
+            *buffer += BUFFER_MOMENTUM * (self.unclipped * statistic - *buffer);
         }
     }
 }
 
-/// One step of SGD, for a span of params with one decay.
+/// One step of SGD, for params with the same decay.
 struct Sgd {
     mean: f32,
     rate: f32,
@@ -262,7 +260,7 @@ impl Sgd {
     }
 }
 
-/// One step of AdamW, for a span of params with one decay.
+/// One step of AdamW, for params with the same decay.
 struct Adamw {
     mean: f32,
     rate: f32,
@@ -270,7 +268,7 @@ struct Adamw {
     beta2: f32,
     epsilon: f32,
     decay: f32,
-    /// 1 - beta^steps: the part of a full average that the moments hold yet.
+    /// Bias corrections, 1 - beta^steps: the total weight of the gradients in each moment.
     full1: f32,
     full2: f32,
 }
@@ -288,20 +286,20 @@ impl Adamw {
     }
 }
 
-/// Cuts 0..len into spans that decay and spans that do not, so that the inner loops need not ask.
+/// Cuts 0..len into ranges with and without weight decay, so that the inner loops need no condition.
 fn spans(len: usize, undecayed: &[Range<usize>]) -> impl Iterator<Item = (Range<usize>, bool)> {
     let mut start = 0;
     let end = std::iter::once(len..len);
     undecayed.iter().cloned().chain(end).flat_map(move |part| {
         let part = part.start.min(len)..part.end.min(len);
-        assert!(start <= part.start, "parts without decay are ascending and do not overlap");
+        assert!(start <= part.start, "ranges without decay are ascending and do not overlap");
         let before = start..part.start;
         start = part.end;
         [(before, true), (part, false)]
     })
 }
 
-/// base^n by multiplications alone: `powi` may round differently from machine to machine.
+/// base^n by multiplications only, because `powi` may round differently on other machines.
 fn power(base: f32, n: u64) -> f64 {
     let (mut result, mut square, mut rest) = (1.0, f64::from(base), n);
     while rest > 0 {
@@ -323,7 +321,7 @@ mod tests {
         Gradient { sum: sum.to_vec(), loss_sum: 0.0, samples }
     }
 
-    /// The params after descending along the same gradients, one after the other.
+    /// The params after one step along each of these gradients.
     fn after(optimizer: &Optimizer, start: &[f32], gradients: &[&[f32]], rate: f32) -> Vector {
         let (mut params, mut state) = (start.to_vec(), OptimizerState::default());
         for sum in gradients {
@@ -333,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_sgd_takes_the_mean_and_keeps_no_memory() {
+    fn plain_sgd_uses_the_mean_and_has_no_state() {
         let (mut params, mut state) = (vec![1.0, 2.0], OptimizerState::default());
 
         Optimizer::plain().descend(
@@ -350,7 +348,7 @@ mod tests {
 
     /// u: 1, then 0.5 + 1 = 1.5; w: -1, then -2.5.
     #[test]
-    fn heavy_ball_adds_up_in_the_form_with_the_rate_outside() {
+    fn momentum_accumulates_gradients_without_the_rate() {
         assert_eq!(after(&Optimizer::sgd(0.5), &[0.0], &[&[1.0], &[1.0]], 1.0), [-2.5]);
     }
 
@@ -364,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn weight_decay_spares_the_undecayed_and_what_lies_beyond_the_gradient() {
+    fn weight_decay_skips_undecayed_params_and_values_beyond_the_gradient() {
         let rule = Rule::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.5 };
         let optimizer = Optimizer { rule, clip_norm: None };
         let (mut params, mut state) = (vec![8.0; 6], OptimizerState::default());
@@ -398,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn clipping_shortens_the_mean_gradient_and_only_a_longer_one() {
+    fn clipping_scales_down_only_a_mean_gradient_that_is_too_long() {
         let mut optimizer = Optimizer::plain();
         let descend = |optimizer: &Optimizer| {
             let (mut params, mut state) = (vec![0.0; 2], OptimizerState::default());
@@ -418,12 +416,12 @@ mod tests {
         assert_eq!(descend(&optimizer), [-3.0, -4.0]);
     }
 
-    /// By hand, with beta1 = 1/2, beta2 = 3/4, epsilon = 1, rate 0.1, decay 0.01, w = 1, gradients
+    /// Computed by hand, with beta1 = 1/2, beta2 = 3/4, epsilon = 1, rate 0.1, decay 0.01, w = 1, gradients
     /// 2 and -1.
     /// Step 1: m = 1, v = 1, corrected 2 and 4; w = 1 - 0.1 (2 / 3 + 0.01) = 0.9323333.
     /// Step 2: m = 0, v = 1; w = 0.9323333 - 0.1 (0 + 0.01 x 0.9323333) = 0.9314010.
     #[test]
-    fn adamw_follows_a_step_made_by_hand() {
+    fn adamw_matches_steps_computed_by_hand() {
         let rule = Rule::Adamw { beta1: 0.5, beta2: 0.75, epsilon: 1.0, weight_decay: 0.01 };
         let optimizer = Optimizer { rule, clip_norm: None };
 
@@ -434,9 +432,9 @@ mod tests {
         assert!((two[0] - 0.931_401).abs() < 1e-6, "{two:?}");
     }
 
-    /// 3 moves a tenth of the way to the mean statistic 8 / 2, whatever the rule, the rate and the clipping.
+    /// 3 moves a tenth of the way to the mean statistic 8 / 2, independently of the rule, the rate and clipping.
     #[test]
-    fn buffers_follow_their_statistics_and_nothing_else() {
+    fn buffers_depend_only_on_their_statistics() {
         let adamw = Rule::Adamw { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
         let sgd = Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1 };
         let layout = Layout { params: 1, undecayed: vec![] };
@@ -451,9 +449,9 @@ mod tests {
         }
     }
 
-    /// Over several blocks, spans and steps, whatever the rule.
+    /// With every rule, over several blocks, ranges and steps.
     #[test]
-    fn descending_apart_gives_the_bits_of_descending_in_place() {
+    fn descended_returns_the_bits_of_descend() {
         let adamw = Rule::Adamw { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
         let sgd = |momentum| Rule::Sgd { momentum, nesterov: momentum > 0.5, weight_decay: 0.1 };
         let mut dice = Dice::keyed(&[5]);
@@ -464,23 +462,24 @@ mod tests {
             let (mut params, mut state) = (noise(5020), OptimizerState::default());
             for samples in [3, 0, 2] {
                 let gradient = gradient(&noise(5010), samples);
-                let apart = optimizer.descended(&params, &state, &gradient, 0.1, &layout);
+                let returned = optimizer.descended(&params, &state, &gradient, 0.1, &layout);
                 optimizer.descend(&mut params, &mut state, &gradient, 0.1, &layout);
-                assert_eq!(apart, (params.clone(), state.clone()), "{optimizer:?}");
+                assert_eq!(returned, (params.clone(), state.clone()), "{optimizer:?}");
             }
         }
     }
 
     #[test]
-    fn powers_are_exact_where_floats_are() {
+    fn powers_are_exact_if_f64_can_hold_them() {
         assert_eq!((power(0.5, 20), power(3.0, 5), power(0.9, 0)), (0.5f64.powi(20), 243.0, 1.0));
     }
 
     #[test]
-    fn an_impossible_optimizer_says_what_is_wrong() {
+    fn check_names_the_hyperparameter_that_is_out_of_range() {
         assert_eq!(Optimizer::sgd(0.9).check(), Ok(()));
-        assert!(Optimizer::sgd(1.0).check().unwrap_err().contains("momentum is 1"));
+        let momentum = OptimizerError::NotAFraction { name: "momentum", value: 1.0 };
+        assert_eq!(Optimizer::sgd(1.0).check(), Err(momentum));
         let clipped = Optimizer { clip_norm: Some(0.0), ..Optimizer::plain() };
-        assert!(clipped.check().unwrap_err().contains("clip_norm is 0"));
+        assert!(clipped.check().unwrap_err().to_string().contains("clip_norm is 0"));
     }
 }

@@ -1,18 +1,18 @@
-//! The order in which samples are read: a permutation for each epoch, computed and never stored.
+//! The order in which samples are read: a permutation for each epoch, computed instead of stored.
 
 use crate::dice::mix;
 
-/// Position k is epoch k / len and the (k mod len)-th sample of that epoch's permutation.
+/// Maps position k of the job to epoch k / len and to the (k mod len)-th sample of that epoch's permutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     seed: u64,
     len: u64,
-    /// The Feistel network permutes numbers of twice as many bits.
+    /// Half the number of bits of the numbers that the Feistel network permutes.
     half_bits: u32,
 }
 
-/// Four rounds scatter well (Luby and Rackoff 1988); the other two are for domains of a few
-/// samples.
+/// Four rounds are enough in theory (Luby and Rackoff 1988); two more improve the mixing of very small data
+/// sets.
 const FEISTEL_ROUNDS: u64 = 6;
 
 impl Order {
@@ -26,8 +26,8 @@ impl Order {
     pub fn at(&self, position: u64) -> (u64 /* epoch */, u64 /* index */) {
         let epoch = position / self.len;
         let key = mix(mix(self.seed) ^ mix(!epoch));
-        // Walking along the cycle back into 0..len keeps the bijection: the start is in there
-        // itself.
+        // Cycle walking: repeating the permutation until the result is in 0..len is a bijection of
+        // 0..len, and it ends because the start is in 0..len.
         let mut index = self.scatter(key, position % self.len);
         while index >= self.len {
             index = self.scatter(key, index);
@@ -71,7 +71,7 @@ mod tests {
         }
 
         #[test]
-        fn an_index_is_within_a_set_of_any_size(seed: u64, len in 1u64.., position: u64) {
+        fn an_index_is_within_a_data_set_of_any_size(seed: u64, len in 1u64.., position: u64) {
             let (epoch, index) = Order::new(seed, len).at(position);
 
             prop_assert_eq!(epoch, position / len);
@@ -94,7 +94,7 @@ mod tests {
     /// Each of the n = 10 samples is first in a tenth of 10,000 epochs; 150 is five standard
     /// deviations.
     #[test]
-    fn every_sample_has_the_same_chance_to_be_first() {
+    fn every_sample_is_first_with_the_same_probability() {
         let order = Order::new(7, 10);
         let mut firsts = [0i32; 10];
 

@@ -1,4 +1,4 @@
-//! Made-up images: a class is a direction of stripes, which no single pixel tells.
+//! Synthetic images whose class is the direction of their stripes, which no single pixel reveals.
 
 use crate::dataset::Extent;
 use crate::dice::Dice;
@@ -7,14 +7,14 @@ use crate::images::{Channel, Images};
 /// The extent of the built-in set.
 pub const EXTENT: Extent = Extent { height: 16, width: 16, channels: 1 };
 
-/// What images are normalized by: gray in the middle, and about the deviation from it.
+/// The normalization of the images: middle gray, and the approximate standard deviation.
 pub const CHANNEL: Channel = Channel { mean: 0.5, deviation: 0.18 };
 
-/// So many striped and noisy images, the classes in turn.
+/// Striped and noisy images, with the classes in turn.
 ///
-/// Stripes begin anywhere, so that every pixel is gray on average and a linear model learns little; convolutions see
-/// the direction at once. Widths, strengths and colors vary. The same seed gives the same first images, however many are
-/// asked for.
+/// The phase of the stripes is random, so that every pixel is gray on average and a linear model learns little, while
+/// a convolution detects the direction easily. Widths, strengths and colors vary. With the same seed, the first
+/// images do not depend on the number of samples.
 pub fn patterns(samples: usize, extent: Extent, classes: u8, seed: u64) -> Images {
     const PATTERN: u64 = 2;
     let mut pixels = Vec::with_capacity(samples * extent.len());
@@ -40,7 +40,8 @@ pub fn patterns(samples: usize, extent: Extent, classes: u8, seed: u64) -> Image
         labels.push(label);
     }
     let channels = vec![CHANNEL; extent.channels];
-    Images::new(extent, &channels, classes.into(), pixels, labels).expect("its shapes fit")
+    Images::new(extent, &channels, classes.into(), pixels, labels)
+        .expect("the pixels and labels fit the extent and classes")
 }
 
 #[cfg(test)]
@@ -51,7 +52,7 @@ mod tests {
     const SMALL: Extent = Extent { height: 8, width: 8, channels: 3 };
 
     #[test]
-    fn the_same_seed_gives_the_same_images_however_many() {
+    fn images_depend_on_the_seed_and_not_on_the_number_of_samples() {
         let (few, many) = (patterns(4, SMALL, 4, 1), patterns(8, SMALL, 4, 1));
         let [mut one, mut other] = [[0.0; 192]; 2];
 
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_about_normal_and_no_pixel_tells_the_class() {
+    fn inputs_are_normalized_and_no_pixel_reveals_the_class() {
         let images = patterns(2_000, SMALL, 2, 3);
         let mut input = [0.0; 192];
         let mut means = [[0.0f32; 192]; 2];

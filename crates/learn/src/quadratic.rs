@@ -1,5 +1,4 @@
-//! The noisy quadratic: the smallest model on which every claim about noise can be computed by
-//! hand.
+//! The noisy quadratic model, on which statements about gradient noise can be verified analytically.
 
 use std::f64::consts::TAU;
 
@@ -10,7 +9,7 @@ use crate::model::{Model, Score, Scratch};
 use crate::vector::{Vector, add_scaled};
 
 /// The loss of a sample is 1/2 sum h_i x_i^2 + n . x, where n is normal with standard deviation
-/// `noise` in each coordinate and depends on nothing but the sample's key.
+/// `noise` in each coordinate and depends only on the sample's key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quadratic {
     pub curvature: Vec<f32>,
@@ -29,7 +28,7 @@ impl Model for Quadratic {
         self.curvature.len()
     }
 
-    /// All ones, whatever the seed: where the loss starts is then known.
+    /// All ones for every seed, so that the initial loss is known.
     fn initial(&self, _seed: u64) -> Vector {
         vec![1.0; self.size()]
     }
@@ -53,15 +52,15 @@ impl Model for Quadratic {
         }
     }
 
-    /// The loss without its noise; nothing here can be right or wrong, so `correct` is 0.
+    /// The loss without noise. There are no classes, so `correct` is 0.
     fn evaluate(&self, params: &[f32], batch: &Batch, _scratch: &mut Scratch) -> Score {
         let samples = batch.len() as u64;
         Score { loss_sum: samples as f64 * self.loss(params), correct: 0, samples }
     }
 }
 
-/// Fills `into` with the normal numbers of one sample, in pairs (Box and Muller): half the
-/// logarithms.
+/// Fills `into` with the normal numbers of one sample. Both numbers of each pair (Box and Muller) are used, which
+/// halves the number of logarithms.
 fn draw(key: u64, into: &mut [f32]) {
     let mut dice = Dice::keyed(&[key]);
     for pair in into.chunks_mut(2) {
@@ -97,10 +96,10 @@ mod tests {
         assert_eq!((gradient.loss_sum, gradient.samples), (8.0 * 4.0, 8));
     }
 
-    /// 2,000 samples x 5 coordinates: mean and variance have standard errors of 0.01 and 0.014;
-    /// five of them.
+    /// 2,000 samples x 5 coordinates: mean and variance have standard errors of 0.01 and 0.014. The bounds
+    /// are five standard errors.
     #[test]
-    fn the_noise_is_normal_with_the_given_strength() {
+    fn the_noise_is_normal_with_the_given_deviation() {
         let model = Quadratic { curvature: vec![0.0; 5], noise: 1.0 };
         let mut drawn = vec![0.0; 5];
         let (mut sum, mut square_sum) = (0.0, 0.0);

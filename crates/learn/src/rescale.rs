@@ -5,23 +5,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rescale {
-    /// The rate stays, whatever the batch.
+    /// The factor is 1 for every batch.
     None,
-    /// The total batch is kept by other shares, so the rate stays: that of this batch / reference.
+    /// Batch / reference. It is constant, because shares are adjusted so that the total batch does not change.
     FixedBatch,
-    /// Batch / reference at once (Goyal et al. 2017).
+    /// Batch / reference, immediately after a change (Goyal et al. 2017).
     Linear,
-    /// A linear ramp after growth, at once after shrinking: Dynamic SGD (Lin et al. 2019, eq. 6).
+    /// Batch / reference, after a linear ramp if the batch has grown, and immediately if it has shrunk: Dynamic SGD
+    /// (Lin et al. 2019, eq. 6).
     Smooth,
-    /// As `Smooth`, but eq. 6 to the letter: a ramp after shrinking too.
+    /// As `Smooth`, but exactly as in eq. 6, with a ramp after shrinking too.
     SmoothLiteral,
-    /// As much as the noise of the gradients allows: AdaScale (Johnson et al. 2020). The schedule's
-    /// clock stays the samples seen; the paper's scale-invariant steps are not kept.
+    /// As large as the noise of the gradients allows: AdaScale (Johnson et al. 2020). The schedule still counts
+    /// samples, not the paper's scale-invariant steps.
     Adascale,
 }
 
-/// What a round's gradients tell about their noise, for AdaScale. g_i is the mean gradient of
-/// member i.
+/// Statistics of a round's gradients from which AdaScale estimates their noise. g_i is the mean gradient
+/// of member i.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Parts {
     pub members: u64,
@@ -31,18 +32,18 @@ pub struct Parts {
     pub square_of_mean: f64,
 }
 
-/// Follows the nominal batch, round by round. Plain data: it can be rolled back and sent to
+/// Tracks the nominal batch round by round. It is plain data, so that it can be rolled back and sent to
 /// newcomers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rescaler {
     rescale: Rescale,
     batch_reference: f64,
-    /// None before the first round.
+    /// `None` before the first round.
     ramp: Option<Ramp>,
     noise: GradientNoise,
 }
 
-/// The way of the effective batch, in samples, from one nominal batch to the next.
+/// The transition of the effective batch, in samples, from one nominal batch to the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Ramp {
     from: f64,
@@ -52,7 +53,7 @@ struct Ramp {
     rounds: u64,
 }
 
-/// Averages over rounds. Only their ratio is used, so they need no correction for starting at zero.
+/// Moving averages over rounds. Only their ratio is used, so they need no bias correction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct GradientNoise {
     /// The variance of one sample's gradient, summed over coordinates.
@@ -62,19 +63,19 @@ struct GradientNoise {
 }
 
 impl Rescaler {
-    /// `batch_reference` is the batch for which the schedule's rate is meant.
+    /// `batch_reference` is the batch that the schedule's rate is for.
     pub fn new(rescale: Rescale, batch_reference: f64) -> Rescaler {
-        assert!(batch_reference > 0.0, "a batch has samples");
+        assert!(batch_reference > 0.0, "the reference batch is above 0");
         Rescaler { rescale, batch_reference, ramp: None, noise: GradientNoise::default() }
     }
 
-    /// The factor for this round. Call it once per round, before the round's update: it advances
-    /// the ramp.
+    /// The factor for this round. Must be called once per round, before the update, because it advances the
+    /// ramp.
     pub fn factor(&mut self, nominal_batch: f64) -> f32 {
-        assert!(nominal_batch > 0.0, "a round has samples");
-        let ramp = self.ramp.get_or_insert_with(|| Ramp::level(nominal_batch));
+        assert!(nominal_batch > 0.0, "the nominal batch is above 0");
+        let ramp = self.ramp.get_or_insert_with(|| Ramp::constant(nominal_batch));
         if nominal_batch != ramp.to {
-            ramp.turn_to(nominal_batch, self.rescale);
+            ramp.start_to(nominal_batch, self.rescale);
         }
         let batch = ramp.advance();
         let factor = match self.rescale {
@@ -87,24 +88,24 @@ impl Rescaler {
         factor as f32
     }
 
-    /// Learns how noisy this round's gradients were. Only AdaScale cares, and only from two members
-    /// on: one gradient alone shows no variance.
+    /// Updates the estimate of the gradients' noise. Only AdaScale uses it, and it needs at least two members,
+    /// because a single gradient has no variance.
     pub fn observe(&mut self, parts: &Parts) {
         if self.rescale != Rescale::Adascale || parts.members < 2 {
             return;
         }
-        let ramp = self.ramp.as_ref().expect("a round asks for its factor before it has gradients");
+        let ramp = self.ramp.as_ref().expect("`factor` is called before `observe` in every round");
         self.noise.observe(parts, ramp.to / parts.members as f64);
     }
 }
 
 impl Ramp {
-    fn level(batch: f64) -> Ramp {
+    fn constant(batch: f64) -> Ramp {
         Ramp { from: batch, to: batch, current: batch, round: 0, rounds: 0 }
     }
 
-    /// Starts towards `batch` from wherever the ramp is now.
-    fn turn_to(&mut self, batch: f64, rescale: Rescale) {
+    /// Starts a new ramp to `batch` from the current value.
+    fn start_to(&mut self, batch: f64, rescale: Rescale) {
         let ratio = batch / self.current;
         let rounds = match rescale {
             Rescale::Smooth if ratio > 1.0 => (8.0 * ratio).ceil(),
@@ -141,13 +142,13 @@ impl GradientNoise {
         self.signal = keep * self.signal + (1.0 - keep) * signal.max(0.0);
     }
 
-    /// How many steps with the reference batch one step with `batch` is worth:
-    /// (v / reference + s) / (v / batch + s), with v the variance of a sample and s the signal.
+    /// The number of steps with the reference batch that one step with `batch` is worth:
+    /// (v / reference + s) / (v / batch + s), where v is the variance of a sample and s the signal.
     ///
-    /// With n members of the reference batch each this is the paper's gain, from 1 (no noise) to n
-    /// (noise alone). Averaging the variance of a sample, not of a member, keeps the estimate good
-    /// when members or shares change. Before anything is known the gain is the smaller end: a rate
-    /// too low does no harm.
+    /// With n members of the reference batch each, this is the paper's gain, from 1 (no noise) to n
+    /// (only noise). The variance is averaged per sample, not per member, so that the estimate stays valid
+    /// when members or shares change. Before the first observation the gain is the lower bound, because a
+    /// low rate does no harm.
     fn gain(&self, batch: f64, batch_reference: f64) -> f64 {
         let linear = batch / batch_reference;
         let (low, high) = (linear.min(1.0), linear.max(1.0));
@@ -169,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_round_is_at_its_batch_at_once() {
+    fn the_first_round_has_no_ramp() {
         for rescale in [Rescale::Linear, Rescale::Smooth, Rescale::SmoothLiteral] {
             assert_eq!(Rescaler::new(rescale, 64.0).factor(256.0), 4.0);
         }
     }
 
     #[test]
-    fn none_leaves_the_rate_alone_and_a_fixed_batch_keeps_its_own() {
+    fn none_and_a_fixed_batch_have_constant_factors() {
         let mut none = Rescaler::new(Rescale::None, 64.0);
         assert_eq!([64.0, 256.0, 32.0].map(|batch| none.factor(batch)), [1.0; 3]);
         let mut fixed = Rescaler::new(Rescale::FixedBatch, 64.0);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_follows_the_batch_at_once() {
+    fn linear_follows_the_batch_immediately() {
         let mut rescaler = Rescaler::new(Rescale::Linear, 64.0);
         assert_eq!([64.0, 256.0, 32.0].map(|batch| rescaler.factor(batch)), [1.0, 4.0, 0.5]);
     }
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_during_a_ramp_restarts_from_where_it_is() {
+    fn a_change_during_a_ramp_starts_from_the_current_value() {
         let mut rescaler = Rescaler::new(Rescale::Smooth, 32.0);
         rescaler.factor(32.0);
         let up = factors(&mut rescaler, 64.0, 9);
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn shrinking_is_at_once_unless_taken_to_the_letter() {
+    fn shrinking_is_immediate_except_in_the_literal_form() {
         let shrink = |rescale| {
             let mut rescaler = Rescaler::new(rescale, 64.0);
             rescaler.factor(64.0);
@@ -232,8 +233,7 @@ mod tests {
         assert_eq!(shrink(Rescale::SmoothLiteral), [1.0, 0.875, 0.75, 0.625, 0.5, 0.5]);
     }
 
-    /// Lin et al. 2019: growth by k and shrinking by 1/k cancel, to the bit, once both ramps are
-    /// over.
+    /// Lin et al. 2019: growth by k and shrinking by 1/k cancel, to the bit, after both ramps.
     #[test]
     fn growing_and_shrinking_back_returns_to_the_start() {
         for rescale in [Rescale::Linear, Rescale::Smooth, Rescale::SmoothLiteral] {
@@ -257,28 +257,27 @@ mod tests {
         rescaler.factor(members as f64 * batch)
     }
 
-    /// Johnson et al. 2020: the gain is 1 without noise, S when there is nothing else.
+    /// Johnson et al. 2020: the gain is 1 without noise, and S if there is only noise.
     #[test]
-    fn adascale_goes_from_one_to_the_number_of_members() {
+    fn the_gain_of_adascale_is_from_one_to_the_number_of_members() {
         assert!((adascale(4, 32.0, 32.0, (1.0, 1.0)) - 1.0).abs() < 1e-5);
         assert_eq!(adascale(4, 32.0, 32.0, (4.0, 1.0)), 4.0);
     }
 
     /// S = 4, sigma^2 = 3, mu^2 = 1: |g_i|^2 = 4 and |mean|^2 = 1.75, gain = (3 + 1) / (3/4 + 1).
     #[test]
-    fn adascale_gives_the_gain_of_the_paper() {
+    fn adascale_has_the_gain_of_the_paper() {
         assert!((adascale(4, 32.0, 32.0, (4.0, 1.75)) - 4.0 / 1.75).abs() < 1e-6);
     }
 
-    /// Two members of 64 with half the variance are worth four of 32: the total batch is what
-    /// counts.
+    /// Two members with batches of 64 and half the variance have the gain of four members with 32.
     #[test]
     fn adascale_depends_on_the_total_batch_only() {
         assert!((adascale(2, 64.0, 32.0, (2.5, 1.75)) - 4.0 / 1.75).abs() < 1e-6);
     }
 
     #[test]
-    fn adascale_is_careful_until_it_has_seen_noise() {
+    fn adascale_has_the_smallest_gain_before_it_has_estimated_the_noise() {
         let mut rescaler = Rescaler::new(Rescale::Adascale, 32.0);
         assert_eq!(rescaler.factor(128.0), 1.0);
 

@@ -1,15 +1,18 @@
-//! The learning rate by samples seen: never by rounds, which a growing cluster makes fewer of.
+//! The learning rate as a function of the samples processed, not of rounds, whose number depends on the
+//! cluster's size.
 
 use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::ScheduleError;
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     pub base: f32,
     pub shape: Shape,
-    /// The fraction of the job's samples over which the rate rises, linearly, from a tenth of what
-    /// the shape says to all of it.
+    /// The fraction of the job's samples over which the rate rises linearly from a tenth of the shape's rate to
+    /// all of it.
     #[serde(default)]
     pub warm_up: f64,
 }
@@ -27,8 +30,8 @@ pub enum Shape {
     Cosine {
         floor: f32,
     },
-    /// Up from a hundredth, level, and down to a hundredth again, in 30, 40 and 30 % of the job
-    /// (the docstring of the code of Ye et al. 2020).
+    /// Rises from a hundredth of the base, is constant, and falls to a hundredth again, over 30, 40 and 30 % of the
+    /// job (docstring of the authors' code of Ye et al. 2020).
     OneCycle,
 }
 
@@ -46,47 +49,45 @@ impl Schedule {
         (shaped * warmth) as f32
     }
 
-    /// The fraction of the job's samples over which the rate rises, before it stays or falls.
+    /// The fraction of the job's samples over which the rate rises at the start.
     pub fn rise(&self) -> f64 {
         if self.shape == Shape::OneCycle { 0.3 } else { self.warm_up }
     }
 
-    pub fn check(&self) -> Result<(), String> {
-        let in_unit = |name: &str, value: f64| match (0.0..=1.0).contains(&value) {
+    /// Whether all values are in range and fit together.
+    pub fn check(&self) -> Result<(), ScheduleError> {
+        let fraction = |name, value: f64| match (0.0..=1.0).contains(&value) {
             true => Ok(()),
-            false => Err(format!("{name} is {value}; it is a fraction and must be from 0 to 1")),
+            false => Err(ScheduleError::NotAFraction { name, value }),
         };
-        let positive = |name: &str, value: f32| match value.is_finite() && value > 0.0 {
+        let positive = |name, value: f32| match value.is_finite() && value > 0.0 {
             true => Ok(()),
-            false if value > 0.0 => Err(format!("{name} is {value}; it must be a finite number")),
-            false => Err(format!("{name} is {value}; it must be more than 0")),
+            false if value > 0.0 => Err(ScheduleError::Infinite { name, value }),
+            false => Err(ScheduleError::NotPositive { name, value }),
         };
         positive("the learning rate", self.base)?;
-        in_unit("warm_up", self.warm_up)?;
+        fraction("warm_up", self.warm_up)?;
         match &self.shape {
             Shape::Constant => Ok(()),
             Shape::Step { at, factor } => {
                 positive("the factor of a step", *factor)?;
-                at.iter().try_for_each(|at| in_unit("the place of a step", *at))?;
+                at.iter().try_for_each(|at| fraction("the position of a step", *at))?;
                 match at.windows(2).find(|pair| pair[0] >= pair[1]) {
-                    Some(pair) => Err(format!(
-                        "the steps at {} and {} are out of order; sort them and drop doubles",
-                        pair[0], pair[1]
-                    )),
+                    Some(pair) => {
+                        Err(ScheduleError::StepsOutOfOrder { before: pair[0], after: pair[1] })
+                    }
                     None => Ok(()),
                 }
             }
-            Shape::Cosine { floor } => in_unit("the floor of a cosine", f64::from(*floor)),
-            Shape::OneCycle if self.warm_up > 0.0 => {
-                Err("one_cycle warms up by itself; leave warm_up out".into())
-            }
+            Shape::Cosine { floor } => fraction("the floor of a cosine", f64::from(*floor)),
+            Shape::OneCycle if self.warm_up > 0.0 => Err(ScheduleError::WarmUpOfOneCycle),
             Shape::OneCycle => Ok(()),
         }
     }
 }
 
 impl Shape {
-    /// The rate as a part of the base, at this fraction of the job.
+    /// The rate at this fraction of the job, relative to the base.
     fn level(&self, progress: f64) -> f64 {
         const LOW: f64 = 0.01;
         const RAMP: f64 = 0.3;
@@ -108,14 +109,14 @@ impl Shape {
     }
 }
 
-/// cos(pi x) for x in 0..=1, by multiplications and additions alone: the library's cosine may
-/// differ in the last bit from machine to machine, and with it the replicas.
+/// cos(pi x) for x in 0..=1, by basic arithmetic only: the cosine of the C library may differ in
+/// the last bit from machine to machine, and replicas would then differ too.
 fn cosine_of_half_turns(x: f64) -> f64 {
     if x > 0.5 {
         return -cosine_of_half_turns(1.0 - x);
     }
     let square = (PI * x) * (PI * x);
-    // Horner's rule on 1 - s/2! + s^2/4! - ... + s^10/20!; what follows is below 1e-16.
+    // Horner's rule on 1 - s/2! + s^2/4! - ... + s^10/20!; the remaining terms are below 1e-16.
     (1..=10).rev().fold(1.0, |sum, n| {
         let n = f64::from(n);
         1.0 - square / ((2.0 * n - 1.0) * (2.0 * n)) * sum
@@ -130,7 +131,7 @@ mod tests {
         Schedule { base: 0.5, shape, warm_up: 0.0 }
     }
 
-    /// Checks the rates in thousandths of the job.
+    /// Checks the rates at some thousandths of the job.
     fn assert_rates(schedule: &Schedule, expected: &[(u64, f32)]) {
         schedule.check().unwrap();
         for (samples, rate) in expected {
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_multiply_from_their_place_on() {
+    fn steps_multiply_the_rate_from_their_position_on() {
         let steps = schedule(Shape::Step { at: vec![0.5, 0.75], factor: 0.1 });
 
         assert_rates(&steps, &[(0, 0.5), (499, 0.5), (500, 0.05), (750, 0.005), (2000, 0.005)]);
@@ -163,17 +164,17 @@ mod tests {
     }
 
     #[test]
-    fn our_cosine_is_the_cosine() {
+    fn cosine_of_half_turns_is_accurate() {
         for i in 0..=1000 {
             let x = f64::from(i) / 1000.0;
             assert!((cosine_of_half_turns(x) - (PI * x).cos()).abs() < 1e-15);
         }
     }
 
-    /// Ye et al. 2020, docstring of the authors' code. Its code has e - 0.7 e in the tail for e -
-    /// 0.7 E.
+    /// Ye et al. 2020, docstring of the authors' code. The code itself has a typo in the tail: e - 0.7 e instead of
+    /// e - 0.7 E.
     #[test]
-    fn one_cycle_rises_stays_and_falls() {
+    fn one_cycle_rises_is_constant_and_falls() {
         let cycle = schedule(Shape::OneCycle);
 
         let rates =
@@ -189,21 +190,21 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_schedule_says_what_is_wrong() {
+    fn check_says_which_value_is_wrong() {
         let step = |at: &[f64]| schedule(Shape::Step { at: at.to_vec(), factor: 0.1 });
         let cases = [
             (Schedule { base: 0.0, ..schedule(Shape::Constant) }, "learning rate is 0"),
             (Schedule { base: f32::NAN, ..schedule(Shape::Constant) }, "learning rate is NaN"),
             (Schedule { warm_up: 1.5, ..schedule(Shape::Constant) }, "warm_up is 1.5"),
-            (Schedule { warm_up: 0.1, ..schedule(Shape::OneCycle) }, "warms up by itself"),
+            (Schedule { warm_up: 0.1, ..schedule(Shape::OneCycle) }, "has its own warm-up"),
             (step(&[0.5, 0.25]), "out of order"),
-            (step(&[50.0]), "place of a step is 50"),
+            (step(&[50.0]), "position of a step is 50"),
             (schedule(Shape::Cosine { floor: -0.1 }), "floor of a cosine is -0.1"),
         ];
 
         for (schedule, reason) in cases {
-            let said = schedule.check().unwrap_err();
-            assert!(said.contains(reason), "{said}");
+            let error = schedule.check().unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
         }
     }
 }

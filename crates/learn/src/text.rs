@@ -1,15 +1,16 @@
-//! Text for a language model of characters: windows of tokens, each the number of a byte in the vocabulary.
+//! Texts for character-level language models: windows of tokens, each the index of a byte in the vocabulary.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::Dataset;
+use crate::error::DataError;
 
-/// A part of a text, as overlapping windows.
+/// The windows of a part of a text.
 ///
-/// A sample is `context + 1` consecutive tokens as numbers: at each of the first `context` a model tells the next one.
-/// Its label is the last token.
+/// A sample is `context + 1` consecutive tokens: at each of the first `context`, a model predicts the next one. Its
+/// label is the last token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Text {
     vocabulary: Vocabulary,
@@ -21,7 +22,7 @@ pub struct Text {
     stride: usize,
 }
 
-/// The distinct bytes of a text in order; a token is a place in it. Any text has at most 256.
+/// The distinct bytes of a text in ascending order, at most 256; a token is an index into them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Vec<u8>", try_from = "Vec<u8>")]
 pub struct Vocabulary(Vec<u8>);
@@ -33,12 +34,12 @@ impl From<Vocabulary> for Vec<u8> {
 }
 
 impl TryFrom<Vec<u8>> for Vocabulary {
-    type Error = &'static str;
+    type Error = DataError;
 
-    fn try_from(bytes: Vec<u8>) -> Result<Vocabulary, &'static str> {
+    fn try_from(bytes: Vec<u8>) -> Result<Vocabulary, DataError> {
         match !bytes.is_empty() && bytes.is_sorted_by(|before, after| before < after) {
             true => Ok(Vocabulary(bytes)),
-            false => Err("a vocabulary has distinct bytes, in order"),
+            false => Err(DataError::Vocabulary),
         }
     }
 }
@@ -46,21 +47,18 @@ impl TryFrom<Vec<u8>> for Vocabulary {
 /// *Alice's Adventures in Wonderland*, built in. See data/README.md for source and licence.
 pub const ALICE: &str = include_str!("../data/alice.txt");
 
-/// A tenth of the text, its end, is for testing.
+/// One of this many parts of the text, the last one, is the test set.
 const TEST_PART: usize = 10;
 
-/// A text as (train, test). Windows to learn from overlap by half; those to be judged by only touch, so that every
-/// character counts once.
-pub fn texts(text: &[u8], context: usize) -> Result<(Text, Text), String> {
-    assert!(context > 0, "the first character has nothing before it");
+/// Splits a text into (train, test). Training windows overlap by half; test windows overlap only by the first token,
+/// which is not predicted, so that every character is predicted once.
+pub fn texts(text: &[u8], context: usize) -> Result<(Text, Text), DataError> {
+    assert!(context > 0, "the context is at least one character");
     let window = context + 1;
     let test = text.len() / TEST_PART;
     if test < window {
-        return Err(format!(
-            "a text of {} characters is too short: with windows of {window}, give at least {}",
-            text.len(),
-            window.saturating_mul(TEST_PART)
-        ));
+        let bytes_min = window.saturating_mul(TEST_PART);
+        return Err(DataError::TextTooShort { bytes: text.len(), window, bytes_min });
     }
     let vocabulary = Vocabulary::of(text);
     let tokens: Arc<[u8]> = text.iter().filter_map(|byte| vocabulary.token(*byte)).collect();
@@ -78,7 +76,7 @@ pub fn texts(text: &[u8], context: usize) -> Result<(Text, Text), String> {
 }
 
 impl Text {
-    /// A text of which only the characters are known.
+    /// A text without samples, for a model of which only the vocabulary is known.
     pub fn unknown(vocabulary: Vocabulary, context: usize) -> Text {
         let tokens = Arc::default();
         Text { vocabulary, tokens, start: 0, len: 0, window: context + 1, stride: 1 }
@@ -88,7 +86,7 @@ impl Text {
         &self.vocabulary
     }
 
-    /// How many tokens a model sees before the last one it tells.
+    /// The number of tokens that a model has read when it predicts the last one of a window.
     pub fn context(&self) -> usize {
         self.window - 1
     }
@@ -132,21 +130,18 @@ impl Vocabulary {
         &self.0
     }
 
-    /// The tokens of a text; a character that the vocabulary lacks is named.
-    pub fn encode(&self, text: &str) -> Result<Vec<u8>, String> {
+    /// The tokens of a text; an error if a character is not in the vocabulary.
+    pub fn encode(&self, text: &str) -> Result<Vec<u8>, DataError> {
         let mut tokens = Vec::with_capacity(text.len());
         for character in text.chars() {
             for byte in character.encode_utf8(&mut [0; 4]).bytes() {
-                let token = self.token(byte).ok_or_else(|| {
-                    format!("the text that was learned has no {character:?}: leave it out")
-                })?;
-                tokens.push(token);
+                tokens.push(self.token(byte).ok_or(DataError::UnknownCharacter(character))?);
             }
         }
         Ok(tokens)
     }
 
-    /// The text of tokens; what is no token, or no UTF-8, becomes a replacement character.
+    /// The text of some tokens; invalid tokens and invalid UTF-8 become replacement characters.
     pub fn decode(&self, tokens: &[u8]) -> String {
         let byte = |token: &u8| self.0.get(usize::from(*token)).copied().unwrap_or(0xff);
         String::from_utf8_lossy(&tokens.iter().map(byte).collect::<Vec<_>>()).into_owned()
@@ -169,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_overlap_by_half_in_training_and_touch_in_testing() {
+    fn training_windows_overlap_by_half_and_test_windows_by_one_token() {
         let text: String = ('A'..='Z').chain('a'..='z').collect::<String>().repeat(2);
         let (train, test) = texts(text.as_bytes(), 4).unwrap();
 
@@ -183,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_window_lies_within_its_part() {
+    fn every_window_is_within_its_part() {
         for len in 30..80 {
             for context in 1..=2 {
                 let text: Vec<u8> = (0..len).collect();
@@ -198,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_can_be_decoded() {
+    fn encoded_text_can_be_decoded() {
         let (train, test) = texts("Grün ist gut. ".repeat(20).as_bytes(), 8).unwrap();
         let vocabulary = train.vocabulary();
 
@@ -207,22 +202,21 @@ mod tests {
         assert_eq!(vocabulary.decode(&tokens), "gut ist Grün");
         assert_eq!(vocabulary, test.vocabulary());
         assert!(vocabulary.bytes().is_sorted() && vocabulary.bytes().contains(&b'G'));
-        let refused = vocabulary.encode("rot").unwrap_err();
-        assert_eq!(refused, "the text that was learned has no 'o': leave it out");
+        assert_eq!(vocabulary.encode("rot"), Err(DataError::UnknownCharacter('o')));
         assert_eq!(vocabulary.decode(&[200]), "\u{fffd}");
     }
 
     #[test]
-    fn a_text_that_is_too_short_says_how_long_it_must_be() {
-        let said = texts(&[b'x'; 49], 4).unwrap_err();
+    fn the_error_of_a_short_text_says_how_long_it_must_be() {
+        let error = texts(&[b'x'; 49], 4).unwrap_err();
 
-        assert!(said.contains("give at least 50"), "{said}");
+        assert_eq!(error, DataError::TextTooShort { bytes: 49, window: 5, bytes_min: 50 });
         assert!(texts(&[b'x'; 50], 4).is_ok());
         assert!(texts(b"", 4).is_err());
     }
 
     #[test]
-    fn the_built_in_book_is_plain_text_and_whole() {
+    fn the_built_in_book_is_complete() {
         let (train, test) = texts(ALICE.as_bytes(), 64).unwrap();
 
         assert!(ALICE.starts_with("                ALICE'S ADVENTURES IN WONDERLAND\n"));

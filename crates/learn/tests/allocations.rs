@@ -1,4 +1,4 @@
-//! Gradients take their memory once: after the first, there is no allocation.
+//! Only the first gradient of a network allocates memory.
 
 #![allow(unsafe_code)]
 
@@ -11,10 +11,10 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counts what the thread asks for.
+/// Counts the allocations of each thread.
 struct Counting;
 
-// SAFETY: everything is passed on to the system's allocator.
+// SAFETY: both methods forward their arguments unchanged to the system's allocator, which fulfills the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);

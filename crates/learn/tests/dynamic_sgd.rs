@@ -1,5 +1,4 @@
-//! What Dynamic SGD promises (Lin et al. 2019): a batch may grow without its momentum growing too
-//! noisy.
+//! Verifies Dynamic SGD (Lin et al. 2019): the batch can grow without a peak in the noise of momentum steps.
 
 use paceline_learn::{
     Dice, Gradient, Layout, Optimizer, OptimizerState, Rescale, Rescaler, Vector,
@@ -20,21 +19,22 @@ fn gamma(k: f64, ramp: f64, t: f64) -> f64 {
     if t < ramp { 1.0 + t / ramp * (k - 1.0) } else { k }
 }
 
-/// The variance of the i-th step after the change (from 1 on), in units of a step's variance before
-/// it, when gradients are pure noise: gamma_i^2 [mu^(2i) + (1 - mu^(2i)) / k].
+/// The variance of the i-th step after the change (starting with 1), relative to that of a step before it, if
+/// gradients are pure noise: gamma_i^2 [mu^(2i) + (1 - mu^(2i)) / k].
 fn variance(k: f64, i: usize, gamma: f64) -> f64 {
     let remembered = MOMENTUM.powi(2 * i as i32);
     gamma * gamma * (remembered + (1.0 - remembered) / k)
 }
 
-/// The noisiest step after the change, relative to the new steady state, k times the old one.
+/// The largest variance of a step after the change, relative to the new steady state, which is k times the old
+/// one.
 fn peak(k: f64, gammas: &[f64]) -> f64 {
     let relative = gammas.iter().enumerate().map(|(i, gamma)| variance(k, i + 1, *gamma) / k);
     relative.fold(0.0, f64::max)
 }
 
 fn assert_close(got: f64, expected: f64, tolerance: f64) {
-    assert!((got - expected).abs() <= tolerance, "{got}, not {expected} +- {tolerance}");
+    assert!((got - expected).abs() <= tolerance, "{got} instead of {expected} +- {tolerance}");
 }
 
 fn noise(dice: &mut Dice, len: usize, samples: f64) -> Gradient {
@@ -43,10 +43,10 @@ fn noise(dice: &mut Dice, len: usize, samples: f64) -> Gradient {
     Gradient { sum, loss_sum: 0.0, samples: samples as u64 }
 }
 
-/// Lin et al. 2019, eq. 6: gamma multiplies the rate, so without a change (k = 1) it is plain SGD
-/// to the bit.
+/// Lin et al. 2019, eq. 6: gamma multiplies the rate, so without a change (k = 1) the result has the bits of plain
+/// SGD.
 #[test]
-fn without_a_change_of_batch_it_is_plain_sgd() {
+fn without_a_change_of_batch_dynamic_sgd_is_plain_sgd() {
     let optimizer = Optimizer::sgd(0.9);
     let run = |rescale: Option<Rescale>| {
         let mut rescaler = rescale.map(|rescale| Rescaler::new(rescale, BATCH));
@@ -63,8 +63,8 @@ fn without_a_change_of_batch_it_is_plain_sgd() {
     assert_eq!(run(Some(Rescale::SmoothLiteral)), run(None));
 }
 
-/// Lin et al. 2019, eq. 3 and 4: the form with the rate outside the memory is the form with the
-/// rate inside and the memory rescaled by rate_t / rate_(t-1).
+/// Lin et al. 2019, eq. 3 and 4: momentum that does not contain the rate is equivalent to momentum that contains it
+/// and is rescaled by rate_t / rate_(t-1).
 #[test]
 fn the_two_forms_of_momentum_agree() {
     let optimizer = Optimizer::sgd(MOMENTUM as f32);
@@ -93,10 +93,10 @@ fn the_two_forms_of_momentum_agree() {
     }
 }
 
-/// Lin et al. 2019, eq. 5: what is delayed sits in the memory. Without one, a smooth step is the
-/// immediate step as soon as the ramp is over.
+/// Lin et al. 2019, eq. 5: only the momentum is delayed. Without momentum, a smooth step equals the immediate step
+/// as soon as the ramp is over.
 #[test]
-fn without_momentum_nothing_outlasts_the_ramp() {
+fn without_momentum_the_ramp_has_no_effect_after_its_end() {
     let steps = |rescale| -> Vec<Vector> {
         let mut state = OptimizerState::default();
         let factors = factors_after_change(rescale, 4.0, 40);
@@ -117,9 +117,9 @@ fn without_momentum_nothing_outlasts_the_ramp() {
     assert_eq!(smooth[32..], immediate[32..]);
 }
 
-/// The closed formula is what the recursion of eq. 3 gives, whatever the factors.
+/// The closed formula agrees with the recursion of eq. 3 for all factors.
 #[test]
-fn the_variance_of_a_step_follows_the_formula() {
+fn the_variance_of_a_step_agrees_with_the_formula() {
     for k in [0.125, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
         for rescale in [Rescale::Linear, Rescale::Smooth, Rescale::SmoothLiteral] {
             let stationary = 1.0 / (1.0 - MOMENTUM * MOMENTUM);
@@ -133,11 +133,10 @@ fn the_variance_of_a_step_follows_the_formula() {
     }
 }
 
-/// The table of peaks (papers, 1d P4): immediate, a ramp of 8, a ramp of 8 k. The table's
-/// first step has t - t0 = 1; our first round after a change still has gamma = 1, which only
-/// lowers the peaks of growth.
+/// The peaks after growth by k: immediate, with a ramp of 8 rounds, and with a ramp of 8 k rounds. The first step
+/// in the table has t - t0 = 1; our first round after a change still has gamma = 1, which only lowers the peaks.
 #[test]
-fn the_peaks_of_growth_are_those_of_the_table() {
+fn the_peaks_after_growth_agree_with_the_table() {
     let table = [
         (2.0, 1.81, 1.19, 1.03),
         (4.0, 3.43, 1.56, 1.00),
@@ -158,11 +157,10 @@ fn the_peaks_of_growth_are_those_of_the_table() {
     }
 }
 
-/// The same for shrinking (papers, 1d P5): at once never overshoots; eq. 6 to the letter does, and
-/// more so with its first round at gamma = 1 (2.4, 6.3 and 18.6). That is why `smooth` shrinks at
-/// once.
+/// The peaks after shrinking: an immediate change never overshoots; a ramp exactly as in eq. 6 does, and more so
+/// because its first round has gamma = 1 (2.4, 6.3 and 18.6). That is why `smooth` shrinks immediately.
 #[test]
-fn the_peaks_of_shrinking_are_those_of_the_table() {
+fn the_peaks_after_shrinking_agree_with_the_table() {
     for (k, from_one) in [(0.5, 1.82), (0.25, 2.45), (0.125, 1.00)] {
         let literal = factors_after_change(Rescale::SmoothLiteral, k, 400);
         assert_close(peak(k, &factors_after_change(Rescale::Smooth, k, 400)), 1.0, 1e-9);
@@ -172,9 +170,9 @@ fn the_peaks_of_shrinking_are_those_of_the_table() {
     }
 }
 
-/// Pure noise through the real optimizer and the real factors, in 20,000 independent coordinates: a
-/// variance then has a relative standard error of sqrt(2 / 20,000) = 1 %, and a ratio of two has
-/// 1.4 %; five of these are 7 %.
+/// Runs the real optimizer with the real factors on pure noise in 20,000 independent coordinates. A variance then
+/// has a relative standard error of sqrt(2 / 20,000) = 1 %, and a ratio of two has 1.4 %; the tolerance is five
+/// times that.
 #[test]
 fn real_steps_are_as_noisy_as_the_formula_says() {
     const COORDINATES: usize = 20_000;
@@ -182,7 +180,7 @@ fn real_steps_are_as_noisy_as_the_formula_says() {
     let optimizer = Optimizer::sgd(MOMENTUM as f32);
     for rescale in [Rescale::Linear, Rescale::Smooth] {
         let mut rescaler = Rescaler::new(rescale, BATCH);
-        // The memory starts in its steady state: variance 1 / (BATCH (1 - mu^2)).
+        // The momentum starts in its steady state: variance 1 / (BATCH (1 - mu^2)).
         let spread = (BATCH * (1.0 - MOMENTUM * MOMENTUM)).recip().sqrt();
         let mut dice = Dice::keyed(&[4]);
         let memory = (0..COORDINATES).map(|_| (spread * dice.normal()) as f32).collect();

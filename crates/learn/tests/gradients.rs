@@ -1,4 +1,4 @@
-//! Gradients are what they should be: slopes of the loss, sums over samples, the same every time.
+//! Gradients are slopes of the loss, sums over samples, and reproducible.
 
 use paceline_learn::{
     Batch, Dataset, Dice, Gradient, Model, Noise, Quadratic, Scratch, Vector, blobs, net,
@@ -29,13 +29,13 @@ fn models() -> Vec<(Box<dyn Model>, Box<dyn Dataset>)> {
     ]
 }
 
-/// Params where nothing is zero: initial biases would hide mistakes.
+/// Params none of which is zero; initial biases are, and would hide errors.
 fn somewhere(model: &dyn Model) -> Vector {
     let mut dice = Dice::keyed(&[11]);
     model.initial(5).iter().map(|x| x + 0.2 * dice.normal() as f32).collect()
 }
 
-/// Central differences of step 1/256: f32 leaves about 1e-6 of a loss, hence 1e-3 of a slope.
+/// Central differences with step 1/256: f32 has a relative error of about 1e-6 in a loss, hence 1e-3 in a slope.
 #[test]
 fn every_gradient_is_the_slope_of_its_loss() {
     for (model, dataset) in models() {
@@ -55,7 +55,7 @@ fn every_gradient_is_the_slope_of_its_loss() {
             let given = f64::from(gradient.sum[i]);
             assert!(
                 (slope - given).abs() < 2e-3 * (1.0 + slope.abs()),
-                "{i}: {given}, not {slope}"
+                "{i}: {given} instead of {slope}"
             );
         }
     }

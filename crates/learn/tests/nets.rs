@@ -1,4 +1,4 @@
-//! Every layer's gradient is the slope of its loss, on every path that this processor has.
+//! The gradient of every layer is the slope of the loss, on every path that this processor supports.
 
 use paceline_learn::net::{self, Builder};
 use paceline_learn::{
@@ -9,7 +9,7 @@ fn image(height: usize, width: usize, channels: usize) -> Extent {
     Extent { height, width, channels }
 }
 
-/// Networks that hold every layer, at sizes around the blocks of the kernels.
+/// Networks with all kinds of layers, at sizes around those of the kernels' blocks.
 fn networks() -> Vec<(&'static str, Net)> {
     let small = || Net::new(image(6, 5, 3));
     let wide = || Net::new(image(4, 4, 2));
@@ -46,8 +46,8 @@ fn networks() -> Vec<(&'static str, Net)> {
         ("text: layer norm", text(5).embed(TOKENS, 20).layer_norm().next_token(TOKENS)),
         ("text: gelu", text(5).embed(TOKENS, 6).conv(20, 1).gelu().next_token(TOKENS)),
         ("text: attention", attention(5, 6, 2).next_token(TOKENS)),
-        ("text: attention, one place", attention(1, 6, 2).next_token(TOKENS)),
-        ("text: attention, many places", attention(37, 18, 1).next_token(TOKENS)),
+        ("text: attention, one position", attention(1, 6, 2).next_token(TOKENS)),
+        ("text: attention, many positions", attention(37, 18, 1).next_token(TOKENS)),
         ("text: attention, wide heads", attention(33, 40, 1).next_token(TOKENS)),
         ("text: in frames", in_frames(text(5)).next_token(TOKENS)),
         ("text: added to", added_to(text(5)).next_token(TOKENS)),
@@ -66,13 +66,13 @@ fn attention(context: usize, channels: usize, heads: usize) -> Builder {
     text(context).embed(TOKENS, 4).conv(3 * channels, 1).attention(heads)
 }
 
-/// Windows of three places put frames of zeros around what the layers of text read and write.
+/// Convolutions of size 3 require padding around the inputs and outputs of the layers for text.
 fn in_frames(text: Builder) -> Builder {
     let inputs = text.embed(TOKENS, 4).conv(12, 3).attention(2).conv(6, 3);
     inputs.layer_norm().conv(6, 3).gelu().conv(4, 3)
 }
 
-/// Layers that are not the only readers of their inputs.
+/// Layers whose inputs are also read by a skip connection.
 fn added_to(text: Builder) -> Builder {
     text.embed(TOKENS, 4)
         .conv(12, 1)
@@ -114,8 +114,8 @@ fn features(name: &str) -> usize {
     match name {
         "softmax" => 7,
         "mlp" => 6,
-        "text: attention, one place" => 2,
-        "text: attention, many places" => 38,
+        "text: attention, one position" => 2,
+        "text: attention, many positions" => 38,
         "text: attention, wide heads" => 34,
         "text: transformer" | "text: dropout" => 8,
         name if name.starts_with("text") => 6,
@@ -126,7 +126,7 @@ fn features(name: &str) -> usize {
     }
 }
 
-/// Params where nothing is zero: initial biases would hide mistakes.
+/// Params none of which is zero; initial biases are, and would hide errors.
 fn somewhere(model: &dyn Model, point: u64) -> Vec<f32> {
     let mut dice = Dice::keyed(&[point]);
     model.initial(5).iter().map(|x| x + 0.2 * dice.normal() as f32).collect()
@@ -138,13 +138,13 @@ fn gradient(net: &Net, params: &[f32], batch: &Batch) -> Gradient {
     gradient
 }
 
-/// The loss is in f32 and has kinks where relus close, so a step must be neither too small nor too large,
-/// and some points lie upon a kink: a gradient is wrong if no step fits at any of three points.
+/// The loss is in f32 and has kinks at the zeros of relus, so a step must be neither too small nor too large, and
+/// some points are at a kink. A gradient is wrong if it agrees with no step at any of three points.
 #[test]
 fn every_gradient_is_the_slope_of_its_loss() {
     for (name, net) in networks() {
         let batch = batch(name);
-        // A prime step meets every channel and window pixel.
+        // A prime stride covers every channel and window pixel.
         let step = if net.params() > 500 { 7 } else { 1 };
         let mut doubtful: Vec<usize> = (0..net.params()).step_by(step).collect();
         for point in 1..=3 {
@@ -174,7 +174,7 @@ fn is_slope(net: &Net, params: &[f32], batch: &Batch, i: usize, given: f32) -> b
     })
 }
 
-/// Whatever the shapes come to when a batch is a single sample; only batch norm looks at the others.
+/// Batch norm is excluded because its gradient depends on the other samples of the batch.
 #[test]
 fn the_gradient_of_a_batch_is_the_sum_of_its_samples_gradients() {
     for (name, net) in networks().into_iter().filter(|(name, _)| !name.contains("batch norm")) {
@@ -227,23 +227,29 @@ fn all_paths_agree_and_the_fused_ones_bit_by_bit() {
     }
 }
 
-/// What a branch begins with must not become a part of the layer before, which the other branch reads too.
+/// The first layer of a branch must not be fused into the layer before it, which the skip connection reads too.
 #[test]
-fn a_branch_changes_nothing_before_it() {
+fn a_branch_does_not_change_the_layer_before_it() {
     let inputs = || Net::new(image(6, 5, 3)).conv(5, 3).relu();
     let loss = |net: Net| gradient(&net, &somewhere(&net, 1), &batch("conv 3x3")).loss_sum;
-    // Over windows of one pixel the highest is the mean, but only the highest takes a relu in.
+    // Over windows of one pixel the maximum is the mean, but only max pooling takes over the relu before it.
     let highest = loss(inputs().residual(|b| b.max_pool(1)).classes(3));
     assert_eq!(highest, loss(inputs().residual(|b| b.mean_pool(1)).classes(3)));
     let relu_first = || Net::new(image(6, 5, 3)).conv(5, 3).residual(|b| b.relu()).classes(3);
-    assert!(std::panic::catch_unwind(relu_first).is_err(), "the branch has no layer to take it in");
+    assert!(
+        std::panic::catch_unwind(relu_first).is_err(),
+        "the branch has no layer that the relu could be fused into"
+    );
     let norm_first = || Net::new(image(6, 5, 3)).conv(5, 3).residual(|b| b.norm()).classes(3);
-    assert!(std::panic::catch_unwind(norm_first).is_err(), "nor one that only the norm reads");
+    assert!(
+        std::panic::catch_unwind(norm_first).is_err(),
+        "the branch has no layer whose outputs only the norm reads"
+    );
 }
 
-/// Weights that were packed for one gradient are used for the next at the same params, and only then.
+/// Weights that were packed for one gradient are used for the next one if the params are the same, and only then.
 #[test]
-fn what_a_scratch_was_used_for_before_changes_no_bit() {
+fn earlier_uses_of_a_scratch_change_no_bit() {
     let nets = networks();
     let mut scratch = Scratch::default();
     for (name, net) in &nets {
@@ -255,7 +261,7 @@ fn what_a_scratch_was_used_for_before_changes_no_bit() {
             let mut again = Gradient::zero(net.size());
             net.gradient(params, &batch, &mut scratch, &mut again);
             assert_eq!(again, gradient(net, params, &batch), "{name}, gradient {i}");
-            // On the way there less is packed than for the way back.
+            // The forward pass needs fewer packed weights than the backward pass.
             let fresh = net.evaluate(params, &batch, &mut Scratch::default());
             assert_eq!(net.evaluate(params, &batch, &mut scratch), fresh, "{name}, {i}");
         }
@@ -296,7 +302,7 @@ fn a_later_token_changes_no_earlier_logit() {
 }
 
 #[test]
-fn a_transformer_starts_without_a_guess_and_learns_a_period() {
+fn a_transformer_initially_predicts_all_tokens_alike_and_learns_a_period() {
     let context = 16;
     let net = charlm_of_two_layers(context);
     let batch = tokens(context, 8, |i| [0, 3, 1, 1, 4, 2, 0][i % 7]);
@@ -316,7 +322,7 @@ fn a_transformer_starts_without_a_guess_and_learns_a_period() {
 }
 
 #[test]
-fn what_is_no_token_is_taken_as_the_nearest() {
+fn an_invalid_token_is_clamped_to_the_nearest() {
     let net = charlm_of_two_layers(4);
     let params = net.initial(1);
     let mut wrong = tokens(4, 1, |_| 0);
@@ -327,9 +333,9 @@ fn what_is_no_token_is_taken_as_the_nearest() {
     assert_eq!(gradient(&net, &params, &wrong), gradient(&net, &params, &right));
 }
 
-/// As docs/models.md says.
+/// The sizes are those in docs/models.md.
 #[test]
-fn named_networks_are_as_large_as_they_should_be() {
+fn built_in_networks_have_the_documented_sizes() {
     let (mnist, cifar) = (image(28, 28, 1), image(32, 32, 3));
     let sizes = [
         net::softmax(64, 10),

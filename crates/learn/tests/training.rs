@@ -1,4 +1,4 @@
-//! The pieces together: a network learns digits by plain serial SGD.
+//! Trains networks on digits with serial SGD, from data to evaluation.
 
 use paceline_learn::{
     Batch, Dataset, Gradient, Model, Optimizer, OptimizerState, Order, Schedule, Score, Scratch,
@@ -47,7 +47,7 @@ fn softmax_regression_learns_digits_too() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_bits() {
+fn training_is_reproducible_to_the_bit() {
     let mlp = net::mlp(64, &[16], 10);
 
     assert_eq!(train(&mlp, 1), train(&mlp, 1));

@@ -1,22 +1,22 @@
 //! Plain loops over rows of channels, compiled for every path.
 //!
-//! Sums over pixels keep a lane per channel, so that the width of vectors changes no bit.
+//! Sums over pixels have one accumulator per channel, so their bits do not depend on the width of vectors.
 
-/// Channels that are worked on at a time: what belongs to them stays in registers while pixels go by.
+/// Channels that are processed together: their sums and factors stay in registers during the loop over pixels.
 const LANES: usize = 16;
 
 on_every_path! {
-/// sum += x and squares += x^2, per channel, over pixels.
+/// sums += x and squares += x^2, per channel, over all pixels.
 pub fn add_moments(pixels: &[f32], sums: &mut [f32], squares: &mut [f32]) {
     add_product_lanes(pixels, pixels, sums, squares);
 }
 
-/// sums += d and products += d z, per channel, over pixels.
+/// sums += d and products += d z, per channel, over all pixels.
 pub fn add_products(deltas: &[f32], pixels: &[f32], sums: &mut [f32], products: &mut [f32]) {
     add_product_lanes(deltas, pixels, sums, products);
 }
 
-/// sums += d, per channel, over pixels.
+/// sums += d, per channel, over all pixels.
 pub fn add_pixels(deltas: &[f32], sums: &mut [f32]) {
     let channels = sums.len();
     for from in (0..channels).step_by(LANES) {
@@ -32,7 +32,7 @@ pub fn add_pixels(deltas: &[f32], sums: &mut [f32]) {
     }
 }
 
-/// y <- x scale + shift, per channel, and relu if wanted.
+/// y <- x scale + shift, per channel, then an optional relu.
 pub fn scale_shift(x: &[f32], scale: &[f32], shift: &[f32], relu: bool, y: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
     let channels = scale.len();
@@ -56,7 +56,7 @@ pub fn scale_shift(x: &[f32], scale: &[f32], shift: &[f32], relu: bool, y: &mut 
     }
 }
 
-/// y <- x scale + shift + skip, per channel, and relu if wanted.
+/// y <- x scale + shift + skip, per channel, then an optional relu.
 pub fn scale_shift_add(
     x: &[f32],
     scale: &[f32],
@@ -110,21 +110,21 @@ pub fn combine(d: &[f32], z: &[f32], a: &[f32], b: &[f32], c: &[f32], dz: &mut [
     }
 }
 
-/// d <- d where the relu was open, else 0.
-pub fn close(d: &mut [f32], y: &[f32]) {
+/// d <- d where the output y of the relu is above 0, and 0 elsewhere.
+pub fn relu_backward(d: &mut [f32], y: &[f32]) {
     d.iter_mut().zip(y).for_each(|(d, y)| *d = if *y > 0.0 { *d } else { 0.0 });
 }
 
-/// y <- x, or y <- y + x.
-pub fn put(x: &[f32], fresh: bool, y: &mut [f32]) {
-    if fresh {
+/// y <- x if `overwrite`, otherwise y <- y + x.
+pub fn write_or_add(x: &[f32], overwrite: bool, y: &mut [f32]) {
+    if overwrite {
         y.copy_from_slice(x);
     } else {
         y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
     }
 }
 
-/// y <- a + b, and relu if wanted.
+/// y <- a + b, then an optional relu.
 pub fn add(a: &[f32], b: &[f32], relu: bool, y: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
     for (y, (a, b)) in y.iter_mut().zip(a.iter().zip(b)) {
@@ -132,8 +132,8 @@ pub fn add(a: &[f32], b: &[f32], relu: bool, y: &mut [f32]) {
     }
 }
 
-/// y <- the highest of each window, for a row of windows, and relu if wanted; `which` gets the number of
-/// the first pixel that is the highest, or -1 where the relu closed.
+/// y <- the maximum of each window in a row of windows, then an optional relu. `which` receives the number of
+/// the first pixel with that maximum, or -1 where the relu returned 0.
 pub fn max_pool(window: Window, x: &[f32], relu: bool, y: &mut [f32], which: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
     let channels = window.channels;
@@ -177,7 +177,7 @@ pub fn max_pool(window: Window, x: &[f32], relu: bool, y: &mut [f32], which: &mu
     }
 }
 
-/// y <- the mean of each window, for a row of windows, and relu if wanted.
+/// y <- the mean of each window in a row of windows, then an optional relu.
 pub fn mean_pool(window: Window, x: &[f32], relu: bool, y: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
     let share = 1.0 / (window.height * window.width) as f32;
@@ -193,14 +193,14 @@ pub fn mean_pool(window: Window, x: &[f32], relu: bool, y: &mut [f32]) {
     }
 }
 
-/// The gradient of the highest goes to the pixel that was.
-pub fn max_pool_back(dy: &[f32], which: &[f32], window: Window, fresh: bool, dx: &mut [f32]) {
+/// Adds, or writes, the gradient of each maximum to the pixel that had it.
+pub fn max_pool_backward(dy: &[f32], which: &[f32], window: Window, overwrite: bool, dx: &mut [f32]) {
     let channels = window.channels;
     let outs = dy.chunks_exact(channels).zip(which.chunks_exact(channels));
     for (column, (dy, which)) in outs.enumerate() {
         for from in (0..channels).step_by(LANES) {
             let to = window.at(column) + from;
-            let is_whole = channels - from >= LANES && fresh;
+            let is_whole = channels - from >= LANES && overwrite;
             let len = LANES.min(channels - from);
             let (mut delta, mut place) = ([0.0; LANES], [0.0; LANES]);
             if is_whole {
@@ -219,7 +219,7 @@ pub fn max_pool_back(dy: &[f32], which: &[f32], window: Window, fresh: bool, dx:
                         *lanes_mut(dx, to) = part;
                     } else {
                         for (dx, part) in dx[to..to + len].iter_mut().zip(part) {
-                            *dx = if fresh { part } else { *dx + part };
+                            *dx = if overwrite { part } else { *dx + part };
                         }
                     }
                     pixel += 1.0;
@@ -229,23 +229,23 @@ pub fn max_pool_back(dy: &[f32], which: &[f32], window: Window, fresh: bool, dx:
     }
 }
 
-/// The gradient of the mean goes to all alike.
-pub fn mean_pool_back(dy: &[f32], window: Window, fresh: bool, dx: &mut [f32]) {
+/// Adds, or writes, equal shares of the gradient of each mean to all pixels of its window.
+pub fn mean_pool_backward(dy: &[f32], window: Window, overwrite: bool, dx: &mut [f32]) {
     let share = 1.0 / (window.height * window.width) as f32;
     for (column, dy) in dy.chunks_exact(window.channels).enumerate() {
         for row in 0..window.height {
             let dx = &mut dx[window.at(column) + row * window.row..];
             for dx in dx.chunks_exact_mut(window.channels).take(window.width) {
                 for (dx, dy) in dx.iter_mut().zip(dy) {
-                    *dx = if fresh { dy * share } else { *dx + dy * share };
+                    *dx = if overwrite { dy * share } else { *dx + dy * share };
                 }
             }
         }
     }
 }
 
-/// The cross-entropy of each row, summed; logits become (softmax(logits) - onehot(label)) x weight, its
-/// gradient.
+/// Returns the sum of the cross-entropy of all rows, and replaces the logits by its gradient,
+/// (softmax(logits) - onehot(label)) x weight.
 pub fn cross_entropy(
     logits: &mut [f32],
     classes: usize,
@@ -267,7 +267,7 @@ pub fn cross_entropy(
 }
 }
 
-/// Windows side by side in rows of pixels that begin `row` floats apart.
+/// Adjacent windows over rows of pixels that are `row` floats apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub height: usize,
@@ -316,22 +316,22 @@ fn add_product_lanes(x: &[f32], z: &[f32], sums: &mut [f32], products: &mut [f32
 
 #[inline(always)]
 fn lanes(pixel: &[f32], from: usize) -> &[f32; LANES] {
-    pixel[from..].first_chunk().expect("so many channels are left")
+    pixel[from..].first_chunk().expect("a full group of channels is left")
 }
 
 #[inline(always)]
 fn lanes_mut(pixel: &mut [f32], from: usize) -> &mut [f32; LANES] {
-    pixel[from..].first_chunk_mut().expect("so many channels are left")
+    pixel[from..].first_chunk_mut().expect("a full group of channels is left")
 }
 
-/// max(x, floor), but what is not a number stays so: divergence must show in the loss.
+/// max(x, floor), except that NaN stays NaN: divergence must be visible in the loss.
 #[inline(always)]
 pub fn at_least(floor: f32, x: f32) -> f32 {
     if x < floor { floor } else { x }
 }
 
-/// e^x by a polynomial, the same bits everywhere; the error is below 2e-7 of the result. Outside of what
-/// f32 holds it gives 0 or infinity.
+/// e^x by a polynomial, with the same bits on every machine and a relative error below 2e-7. Returns 0 or infinity
+/// where the result is outside the range of f32.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0; // 1.5 x 2^23: adding it leaves a whole number in the low bits.
@@ -347,7 +347,7 @@ pub fn exp(x: f32) -> f32 {
     let p = p * r + 1.666_666_5e-1;
     let p = p * r + 0.5;
     let p = (p * r * r + r) + 1.0;
-    // Two factors, for 2^128 is not a number but its half squared is within reach.
+    // Two factors, because 2^128 is not a finite f32, but the product of p and two smaller powers can be.
     let half = (whole as i32) >> 1;
     let power = |n: i32| f32::from_bits(((n + 127) as u32) << 23);
     let y = p * power(half) * power(whole as i32 - half);
@@ -356,13 +356,13 @@ pub fn exp(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
-/// How many rows have their highest logit at their label; the first of equals counts.
+/// The number of rows whose highest logit is that of their label; among equal logits, the first counts.
 pub fn count_correct(logits: &[f32], classes: usize, labels: impl Iterator<Item = usize>) -> u64 {
     let guesses = logits.chunks_exact(classes).map(highest);
     guesses.zip(labels).filter(|(guess, label)| guess == label).count() as u64
 }
 
-/// The class of the highest logit; the first of equals.
+/// The class of the highest logit; among equal logits, the first.
 pub fn highest(logits: &[f32]) -> usize {
     (1..logits.len()).fold(0, |best, class| if logits[class] > logits[best] { class } else { best })
 }
@@ -373,7 +373,7 @@ mod tests {
     use crate::kernels::Path;
 
     #[test]
-    fn exp_is_right_to_the_last_bits_and_at_its_ends() {
+    fn exp_is_accurate_and_saturates_at_the_ends_of_its_range() {
         for i in -8_730..=8_870 {
             let x = i as f32 / 100.0;
             let exact = f64::from(x).exp();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_right_when_its_logit_is_the_first_highest() {
+    fn a_row_is_correct_if_its_label_has_the_first_highest_logit() {
         let logits = [0.1, 0.3, 0.2, 1.0, 1.0, 0.0];
 
         assert_eq!(count_correct(&logits, 3, [1, 0].into_iter()), 2);

@@ -1,12 +1,12 @@
-//! The inner loops of all layers, in the fastest way that the processor knows.
+//! The inner loops of all layers, with the fastest instructions of the processor.
 //!
 //! This is the only module with unsafe code. Two kernels do nearly all of the work, `sweep` and
-//! `outer`; the rest are plain loops that compilers turn into vector instructions once they are told
-//! which ones there are (`on_every_path!`).
+//! `outer`. The others are plain loops, compiled once for each instruction set (`on_every_path!`), which the
+//! compiler vectorizes.
 
 #![allow(unsafe_code)]
 
-/// Compiles plain functions once for each path; they get the path to take as their first argument.
+/// Compiles plain functions once for each path, and adds a first argument that selects the path.
 macro_rules! on_every_path {
     ($($(#[$note:meta])*
     pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $output:ty)? $body:block)*) => {$(
@@ -30,7 +30,8 @@ macro_rules! on_every_path {
 
             assert!(path.is_here(), "this processor has no {}", path.name());
             match path {
-                // SAFETY: the instructions are there.
+                // SAFETY: `avx512` and `avx2` are safe functions except that the processor must have their
+                // instructions, which `is_here` has just verified.
                 #[cfg(target_arch = "x86_64")]
                 $crate::kernels::Path::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
@@ -54,14 +55,15 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use outer::Outer;
-pub use sweep::{Lay, Places, Start, Sweep};
+pub use sweep::{Positions, Start, Strides, Sweep};
 
 use simd::Simd;
 
 /// Which instructions the kernels use.
 ///
-/// The fused paths are meant to give the same bits (tested for AVX2 and AVX-512); the portable path gives
-/// the same bits everywhere, but others than they do, for it rounds after each product.
+/// AVX2, AVX-512 and NEON use fused multiply-add, and are meant to return the same bits (this is tested for AVX2 and
+/// AVX-512). The portable path returns the same bits on every processor, but different ones, because it
+/// also rounds after each product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Path {
@@ -76,9 +78,13 @@ impl Path {
 
     /// The fastest path of this processor.
     pub fn best() -> Path {
-        Path::ALL.into_iter().find(|path| path.is_here()).expect("the portable path is everywhere")
+        Path::ALL
+            .into_iter()
+            .find(|path| path.is_here())
+            .expect("the portable path is always available")
     }
 
+    /// Whether this processor has the instructions.
     pub fn is_here(self) -> bool {
         match self {
             Path::Portable => true,
@@ -107,33 +113,33 @@ impl Path {
 
     /// y <- start + x W; see [`Sweep`].
     pub fn sweep(self, task: &Sweep<'_>, y: &mut [f32]) {
-        struct Go<'a, 'b>(&'a Sweep<'b>, &'a mut [f32]);
-        impl Kernel for Go<'_, '_> {
+        struct Call<'a, 'b>(&'a Sweep<'b>, &'a mut [f32]);
+        impl Kernel for Call<'_, '_> {
             type Output = ();
             #[inline(always)]
-            unsafe fn go<S: Simd>(self) {
-                // SAFETY: `dispatch` has made sure of the instructions.
+            unsafe fn run<S: Simd>(self) {
+                // SAFETY: the caller guarantees the instructions of `S`, the only requirement of `sweep`.
                 unsafe { sweep::sweep::<S>(self.0, self.1) }
             }
         }
-        self.dispatch(Go(task, y));
+        self.dispatch(Call(task, y));
     }
 
     /// W <- W + x^T delta; see [`Outer`].
     pub fn outer(self, task: &Outer<'_>, weights: &mut [f32]) {
-        struct Go<'a, 'b>(&'a Outer<'b>, &'a mut [f32]);
-        impl Kernel for Go<'_, '_> {
+        struct Call<'a, 'b>(&'a Outer<'b>, &'a mut [f32]);
+        impl Kernel for Call<'_, '_> {
             type Output = ();
             #[inline(always)]
-            unsafe fn go<S: Simd>(self) {
-                // SAFETY: `dispatch` has made sure of the instructions.
+            unsafe fn run<S: Simd>(self) {
+                // SAFETY: the caller guarantees the instructions of `S`, the only requirement of `outer`.
                 unsafe { outer::outer::<S>(self.0, self.1) }
             }
         }
-        self.dispatch(Go(task, weights));
+        self.dispatch(Call(task, weights));
     }
 
-    /// Length of packed weights.
+    /// Length of the packed weights of `depth` inputs and `outputs` outputs.
     pub fn packed_len(self, depth: usize, outputs: usize) -> usize {
         depth * outputs.next_multiple_of(self.shape().0)
     }
@@ -143,7 +149,7 @@ impl Path {
         struct Shape;
         impl Kernel for Shape {
             type Output = (usize, usize);
-            unsafe fn go<S: Simd>(self) -> (usize, usize) {
+            unsafe fn run<S: Simd>(self) -> (usize, usize) {
                 (S::LANES, S::WIDE)
             }
         }
@@ -153,7 +159,8 @@ impl Path {
     #[inline]
     fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         assert!(self.is_here(), "this processor has no {}", self.name());
-        // SAFETY: the instructions are there.
+        // SAFETY: each branch requires the instructions of its path, which `is_here` has just verified;
+        // `Portable` requires none.
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
@@ -161,31 +168,34 @@ impl Path {
                 #[cfg(target_arch = "x86_64")]
                 Path::Avx2 => avx2(kernel),
                 #[cfg(target_arch = "aarch64")]
-                Path::Neon => kernel.go::<simd::Neon>(),
-                _ => kernel.go::<simd::Portable>(),
+                Path::Neon => kernel.run::<simd::Neon>(),
+                _ => kernel.run::<simd::Portable>(),
             }
         }
     }
 }
 
+/// A function that is compiled for each instruction set.
 trait Kernel {
     type Output;
 
     /// # Safety
     /// The processor must have the instructions of `S`.
-    unsafe fn go<S: Simd>(self) -> Self::Output;
+    unsafe fn run<S: Simd>(self) -> Self::Output;
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,fma")]
 fn avx512<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: whoever calls this has the instructions.
-    unsafe { kernel.go::<simd::Avx512>() }
+    // SAFETY: `run` requires the instructions of its vectors, and `target_feature` obliges the caller of
+    // this function to guarantee them.
+    unsafe { kernel.run::<simd::Avx512>() }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn avx2<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: whoever calls this has the instructions.
-    unsafe { kernel.go::<simd::Avx2>() }
+    // SAFETY: `run` requires the instructions of its vectors, and `target_feature` obliges the caller of
+    // this function to guarantee them.
+    unsafe { kernel.run::<simd::Avx2>() }
 }

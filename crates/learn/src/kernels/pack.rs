@@ -1,5 +1,5 @@
-//! Packs weights for [`Sweep`](super::Sweep): panels as wide as a few vectors, each input's row after the
-//! one before. Products of attention pack activations, as if they were weights.
+//! Packs weights for [`Sweep`](super::Sweep): into panels as wide as a few vectors, with one row per input.
+//! Attention packs activations in the same way, for products of two activations.
 
 use super::Path;
 use super::sweep::panels;
@@ -10,9 +10,9 @@ impl Path {
         self.pack_rows(weights, outputs, weights.len() / outputs, outputs, packed);
     }
 
-    /// Packs the turned weights of some window pixels, one after the other: each pixel's matrix is
-    /// `[outputs][inputs]` in `weights`.
-    pub fn pack_turned(
+    /// Packs the transposed weights of some window pixels, in this order: each pixel's matrix in `weights` is
+    /// `[outputs][inputs]`.
+    pub fn pack_transposed(
         self,
         pixels: &[usize],
         weights: &[f32],
@@ -31,12 +31,12 @@ impl Path {
                     panel.fill(0.0);
                 }
                 let matrix = &weights[(pixel * outputs + from) * inputs..];
-                turn_rows(self, matrix, inputs, here, width, panel);
+                transpose_rows(self, matrix, inputs, here, width, panel);
             }
         }
     }
 
-    /// Packs a matrix `[depth][outputs]` whose rows begin `step` floats apart.
+    /// Packs a matrix `[depth][outputs]` whose rows are `step` floats apart.
     pub fn pack_rows(
         self,
         matrix: &[f32],
@@ -54,8 +54,8 @@ impl Path {
         }
     }
 
-    /// Packs the turned matrix `[given][depth]` whose rows begin `step` floats apart; outputs beyond the
-    /// given ones are 0.
+    /// Packs the transpose of a matrix `[given][depth]` whose rows are `step` floats apart, and pads it with
+    /// zeros from `given` to `outputs` outputs.
     pub fn pack_columns(
         self,
         matrix: &[f32],
@@ -74,14 +74,14 @@ impl Path {
                 panel.fill(0.0);
             }
             if here > 0 {
-                turn_rows(self, &matrix[from * step..], step, here, width, panel);
+                transpose_rows(self, &matrix[from * step..], step, here, width, panel);
             }
         }
     }
 }
 
 on_every_path! {
-/// Each row of the panel <- `len` floats of a row of the matrix, then zeros.
+/// Copies `len` floats of each row of the matrix to a row of the panel, and fills the rest with zeros.
 pub fn copy_rows(matrix: &[f32], step: usize, len: usize, width: usize, panel: &mut [f32]) {
     for (row, into) in panel.chunks_exact_mut(width).enumerate() {
         let from = &matrix[row * step..][..len];
@@ -96,8 +96,8 @@ pub fn copy_rows(matrix: &[f32], step: usize, len: usize, width: usize, panel: &
     }
 }
 
-/// The first columns of the panel <- `rows` rows of the matrix, each as long as the panel is deep.
-pub fn turn_rows(matrix: &[f32], step: usize, rows: usize, width: usize, panel: &mut [f32]) {
+/// Copies `rows` rows of the matrix to the first columns of the panel.
+pub fn transpose_rows(matrix: &[f32], step: usize, rows: usize, width: usize, panel: &mut [f32]) {
     const TILE: usize = 8;
     let depth = panel.len() / width;
     for row in (0..rows).step_by(TILE) {
@@ -112,11 +112,11 @@ pub fn turn_rows(matrix: &[f32], step: usize, rows: usize, width: usize, panel: 
                 }
                 continue;
             }
-            // Lengths that are known turn into moves of whole vectors.
+            // Constant lengths let the compiler move whole vectors.
             let mut tile = [[0.0; TILE]; TILE];
             for (y, line) in tile.iter_mut().enumerate() {
                 let from = matrix[(row + y) * step + column..].first_chunk();
-                *line = *from.expect("a row is as long as the panel is deep");
+                *line = *from.expect("a row of the matrix is as long as the panel is deep");
             }
             for x in 0..TILE {
                 let mut line = [0.0; TILE];
@@ -124,7 +124,7 @@ pub fn turn_rows(matrix: &[f32], step: usize, rows: usize, width: usize, panel: 
                     line[y] = tile[y][x];
                 }
                 let into = panel[(column + x) * width + row..].first_chunk_mut();
-                *into.expect("the panel is as wide as there are rows") = line;
+                *into.expect("the panel has a column for every row of the matrix") = line;
             }
         }
     }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packed_activations_lie_as_packed_weights_do() {
+    fn packed_activations_have_the_layout_of_packed_weights() {
         for path in Path::ALL.into_iter().filter(|path| path.is_here()) {
             for (depth, outputs, step) in [(1, 1, 3), (5, 7, 11), (9, 33, 40), (8, 64, 64)] {
                 let matrix: Vec<f32> = (0..step * step).map(|i| i as f32).collect();
@@ -154,8 +154,8 @@ mod tests {
                         true => matrix[output * step + input],
                         false => 0.0,
                     };
-                    let turned = |input| (0..outputs).map(move |output| of(input, output));
-                    let plain: Vec<f32> = (0..depth).flat_map(turned).collect();
+                    let transposed = |input| (0..outputs).map(move |output| of(input, output));
+                    let plain: Vec<f32> = (0..depth).flat_map(transposed).collect();
                     path.pack(&plain, outputs, &mut expected);
                     path.pack_columns(&matrix, step, depth, given, outputs, &mut packed);
                     assert_eq!(packed, expected, "{path:?} {depth} {given} of {outputs}");

@@ -1,30 +1,30 @@
-//! A loop of nothing but multiply-adds, to measure what a core can do at most.
+//! A loop of multiply-adds on registers, to measure the peak speed of a core.
 
 use super::simd::Simd;
 use super::{Kernel, Path};
 
 impl Path {
-    /// Does multiply-adds on registers, so many rounds of them, and gives how many multiplications and
-    /// additions those were. No memory is touched.
+    /// Runs `rounds` rounds of multiply-adds without touching memory, and returns the number of multiplications
+    /// and additions.
     pub fn peak(self, rounds: u64) -> u64 {
         match self {
-            // Enough sums at a time to hide the latency, and few enough for the registers.
-            Path::Avx512 | Path::Neon => self.dispatch(Go::<20> { rounds }),
-            Path::Avx2 | Path::Portable => self.dispatch(Go::<10> { rounds }),
+            // Enough independent sums to hide the latency, and few enough to fit into the registers.
+            Path::Avx512 | Path::Neon => self.dispatch(Peak::<20> { rounds }),
+            Path::Avx2 | Path::Portable => self.dispatch(Peak::<10> { rounds }),
         }
     }
 }
 
-struct Go<const SUMS: usize> {
+struct Peak<const SUMS: usize> {
     rounds: u64,
 }
 
-impl<const SUMS: usize> Kernel for Go<SUMS> {
+impl<const SUMS: usize> Kernel for Peak<SUMS> {
     type Output = u64;
 
     #[inline(always)]
-    unsafe fn go<S: Simd>(self) -> u64 {
-        // SAFETY: `dispatch` has made sure of the instructions.
+    unsafe fn run<S: Simd>(self) -> u64 {
+        // SAFETY: the caller guarantees the instructions of `S`, and no pointers are involved.
         let sums = unsafe {
             let (a, b) = (S::splat(0.5), S::splat(1.0));
             let mut sums = [S::zero(); SUMS];

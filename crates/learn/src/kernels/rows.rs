@@ -1,15 +1,16 @@
 //! Plain loops of transformers, compiled for every path: layer norm, gelu and softmax.
 //!
-//! Sums along a row go over a fixed number of lanes that are then joined in one order, so that the width
-//! of vectors changes no bit.
+//! Sums along a row have a fixed number of accumulators, which are added in a fixed order, so their bits do not
+//! depend on the width of vectors.
 
-/// Floats that are worked on at a time.
+/// Floats that are processed together.
 pub const LANES: usize = 16;
 
 const EPSILON: f32 = 1e-5;
 
 on_every_path! {
-/// y <- (x - mean) / deviation x scale + shift, row by row; keeps each row's mean and inverse deviation.
+/// y <- (x - mean) / deviation x scale + shift, row by row; stores each row's mean and inverse deviation in
+/// `moments`.
 pub fn layer_norm(x: &[f32], scale: &[f32], shift: &[f32], moments: &mut [f32], y: &mut [f32]) {
     let channels = scale.len();
     let share = 1.0 / channels as f32;
@@ -43,16 +44,15 @@ pub fn layer_norm(x: &[f32], scale: &[f32], shift: &[f32], moments: &mut [f32], 
     }
 }
 
-/// The way back through [`layer_norm`]: writes dx, or adds to it, and adds to the gradients in scale and
-/// shift.
-pub fn layer_norm_back(
+/// The backward pass of [`layer_norm`]: writes dx or adds to it, and adds to the gradients of scale and shift.
+pub fn layer_norm_backward(
     x: &[f32],
     moments: &[f32],
     scale: &[f32],
     dy: &[f32],
     dscale: &mut [f32],
     dshift: &mut [f32],
-    fresh: bool,
+    overwrite: bool,
     dx: &mut [f32],
 ) {
     let channels = scale.len();
@@ -66,7 +66,7 @@ pub fn layer_norm_back(
         let (mean, inv) = (moments[0], moments[1]);
         let (xs, x_rest) = x.as_chunks::<LANES>();
         let (dys, dy_rest) = dy.as_chunks::<LANES>();
-        // Sums of g and of g h, where h is the normed x and g the gradient in it.
+        // Sums of g and of g h, where h is the normalized x and g the gradient with respect to h.
         let (mut of_g, mut of_gh) = ([0.0; LANES], [0.0; LANES]);
         for (at, (x, dy)) in xs.iter().zip(dys).enumerate() {
             let (scale, dscale, dshift) = (&scales[at], &mut dscales[at], &mut dshifts[at]);
@@ -91,22 +91,22 @@ pub fn layer_norm_back(
         for (((x, dy), dx), scale) in x.iter().zip(dy).zip(dx).zip(scale) {
             let h = (x - mean) * inv;
             let part = (dy * scale - mean_g - h * mean_gh) * inv;
-            *dx = if fresh { part } else { *dx + part };
+            *dx = if overwrite { part } else { *dx + part };
         }
     }
 }
 
-/// y <- x times the part of a normal variable that is below it, in its tanh form (Hendrycks and Gimpel
-/// 2016); keeps the slopes for the way back.
+/// y <- x times the normal distribution function of x, in its tanh approximation (Hendrycks and Gimpel 2016);
+/// stores the slopes for the backward pass.
 pub fn gelu(x: &[f32], slopes: &mut [f32], y: &mut [f32]) {
     for ((x, slope), y) in x.iter().zip(slopes).zip(y) {
         (*y, *slope) = gelu_of(*x);
     }
 }
 
-/// y <- x by z, or y <- y + x by z.
-pub fn put_products(x: &[f32], z: &[f32], fresh: bool, y: &mut [f32]) {
-    if fresh {
+/// y <- x z if `overwrite`, otherwise y <- y + x z, element by element.
+pub fn write_or_add_products(x: &[f32], z: &[f32], overwrite: bool, y: &mut [f32]) {
+    if overwrite {
         for ((y, x), z) in y.iter_mut().zip(x).zip(z) {
             *y = x * z;
         }
@@ -117,14 +117,14 @@ pub fn put_products(x: &[f32], z: &[f32], fresh: bool, y: &mut [f32]) {
     }
 }
 
-/// Softmax of `scale` times each row of `step` floats, of which the first row sees `seen` and every next
-/// one sees one more; what a row does not see becomes 0. A row's first `width` floats are worked on, a
-/// multiple of the lanes.
-pub fn softmax(rows: &mut [f32], step: usize, seen: usize, width: usize, scale: f32) {
-    for (row, seen) in rows.chunks_mut(step).zip(seen..) {
-        let (row, beyond) = row[..width].split_at_mut(seen.next_multiple_of(LANES));
+/// Causal softmax of `scale` times each row. Rows are `step` floats apart. In the first row, the first `visible`
+/// floats take part, and one more in each following row; the others become 0. Only the first `width` floats of a
+/// row, a multiple of `LANES`, are read and written.
+pub fn softmax(rows: &mut [f32], step: usize, visible: usize, width: usize, scale: f32) {
+    for (row, visible) in rows.chunks_mut(step).zip(visible..) {
+        let (row, beyond) = row[..width].split_at_mut(visible.next_multiple_of(LANES));
         beyond.fill(0.0);
-        row[seen..].fill(f32::NEG_INFINITY);
+        row[visible..].fill(f32::NEG_INFINITY);
         let (row, _) = row.as_chunks_mut::<LANES>();
         let mut highest = [f32::NEG_INFINITY; LANES];
         for x in &*row {
@@ -148,17 +148,18 @@ pub fn softmax(rows: &mut [f32], step: usize, seen: usize, width: usize, scale: 
     }
 }
 
-/// The way back through [`softmax`]: gradients in what came out become gradients in what went in.
-pub fn softmax_back(
+/// The backward pass of [`softmax`]: replaces gradients with respect to its outputs, `rows`, by gradients with
+/// respect to its inputs.
+pub fn softmax_backward(
     rows: &[f32],
     step: usize,
-    seen: usize,
+    visible: usize,
     width: usize,
     scale: f32,
     deltas: &mut [f32],
 ) {
-    for ((row, deltas), seen) in rows.chunks(step).zip(deltas.chunks_mut(step)).zip(seen..) {
-        let (deltas, beyond) = deltas[..width].split_at_mut(seen.next_multiple_of(LANES));
+    for ((row, deltas), visible) in rows.chunks(step).zip(deltas.chunks_mut(step)).zip(visible..) {
+        let (deltas, beyond) = deltas[..width].split_at_mut(visible.next_multiple_of(LANES));
         beyond.fill(0.0);
         let ((row, _), (deltas, _)) = (row.as_chunks::<LANES>(), deltas.as_chunks_mut::<LANES>());
         let mut sums = [0.0; LANES];
@@ -177,8 +178,8 @@ pub fn softmax_back(
 }
 }
 
-/// Gelu of x and its slope: x s and s + x s', where s = sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), which
-/// is (1 + tanh) / 2 of half of it.
+/// Gelu of x and its slope: x s and s + x s', where s = sigmoid(2 z) = (1 + tanh(z)) / 2 and
+/// z = sqrt(2 / pi) (x + 0.044715 x^3).
 #[inline(always)]
 fn gelu_of(x: f32) -> (f32, f32) {
     const LINEAR: f32 = 1.595_769_2;
@@ -192,11 +193,11 @@ fn gelu_of(x: f32) -> (f32, f32) {
     (y, s + y * (1.0 - s) * (LINEAR + 3.0 * CUBIC * square))
 }
 
-/// Further below, e^x leaves the normal numbers.
+/// Below this, e^x is a subnormal number.
 const EXP_MIN: f32 = -87.0;
 
-/// e^x between `EXP_MIN` and its negative, as [`exp`](super::loops::exp) has it but without its care for
-/// the ends. What is not a number stays so.
+/// e^x for x from `EXP_MIN` to -`EXP_MIN`: the polynomial of [`exp`](super::loops::exp) without its checks of the
+/// range. NaN stays NaN.
 #[inline(always)]
 fn exp_inside(x: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0; // 1.5 x 2^23: adding it leaves a whole number in the low bits.
@@ -214,13 +215,13 @@ fn exp_inside(x: f32) -> f32 {
     p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
 }
 
-/// max(a, b); the first if they do not compare.
+/// max(a, b), or a if one of them is NaN.
 #[inline(always)]
 fn higher(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
 }
 
-/// All lanes in one, halves first.
+/// Reduces all lanes to one number, first the two halves with each other.
 #[inline(always)]
 fn join(mut lanes: [f32; LANES], of: impl Fn(f32, f32) -> f32) -> f32 {
     for i in 0..8 {
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_inside_its_ends_has_the_bits_of_exp() {
+    fn exp_inside_its_range_has_the_bits_of_exp() {
         for i in -8_700..=8_700 {
             let x = i as f32 / 100.0;
             assert_eq!(exp_inside(x), loops::exp(x), "{x}");
@@ -266,26 +267,26 @@ mod tests {
     }
 
     #[test]
-    fn softmax_sees_one_more_in_each_row_and_sums_to_one() {
-        let (step, width, seen) = (48, 32, 3);
+    fn causal_softmax_includes_one_more_in_each_row_and_sums_to_one() {
+        let (step, width, visible) = (48, 32, 3);
         let mut rows: Vec<f32> = (0..4 * step).map(|i| (i * 7 % 13) as f32 * 100.0).collect();
         let before = rows.clone();
 
-        softmax(Path::best(), &mut rows, step, seen, width, 0.01);
+        softmax(Path::best(), &mut rows, step, visible, width, 0.01);
 
         for (i, (row, before)) in rows.chunks(step).zip(before.chunks(step)).enumerate() {
-            let seen = seen + i;
-            let total: f32 = before[..seen].iter().map(|x| (0.01 * x).exp()).sum();
-            for j in 0..seen {
+            let visible = visible + i;
+            let total: f32 = before[..visible].iter().map(|x| (0.01 * x).exp()).sum();
+            for j in 0..visible {
                 assert!((row[j] - (0.01 * before[j]).exp() / total).abs() < 1e-6, "{i} {j}");
             }
-            assert!(row[seen..width].iter().all(|p| *p == 0.0));
+            assert!(row[visible..width].iter().all(|p| *p == 0.0));
             assert_eq!(row[width..], before[width..]);
         }
     }
 
     #[test]
-    fn a_normed_row_has_mean_0_and_variance_1_for_any_number_of_channels() {
+    fn a_normalized_row_has_mean_0_and_variance_1_for_any_number_of_channels() {
         for channels in [1, 5, 16, 40] {
             let x: Vec<f32> = (0..3 * channels).map(|i| (i * 37 % 11) as f32 + 100.0).collect();
             let (ones, zeros) = (vec![1.0; channels], vec![0.0; channels]);

@@ -1,30 +1,31 @@
-//! The vector instructions that the kernels need, one way for each kind of processor.
+//! The vector instructions that the kernels need, implemented for each instruction set.
 
-/// A vector register. Its methods must only run where the processor has the instructions;
-/// [`Path`](super::Path) sees to that.
+/// A vector register and its operations.
 ///
 /// # Safety
-/// Pointers must be good for `LANES` floats; no alignment is needed.
+/// All unsafe methods require that the processor has the instructions; [`Path`](super::Path) checks this before
+/// it calls a kernel. `load` requires a pointer that is valid for reading `LANES` floats, `store` one
+/// that is valid for writing them. No alignment is needed beyond that of `f32`.
 pub trait Simd {
     type V: Copy;
     const LANES: usize;
-    /// Vectors in one panel of outputs, and rows in one block: accumulators, vectors of weights and
-    /// one broadcast must fit into the registers together.
+    /// Vectors in a wide panel of outputs. The accumulators of a block, a panel's weights and one broadcast
+    /// input must fit into the registers together.
     const WIDE: usize;
 
     unsafe fn zero() -> Self::V;
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(from: *const f32) -> Self::V;
     unsafe fn store(to: *mut f32, v: Self::V);
-    /// a b + c, rounded once where the processor can.
+    /// a b + c, rounded once if the instruction set has fused multiply-add.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// The same for one float.
     fn mul_add_one(a: f32, b: f32, c: f32) -> f32;
-    /// max(v, 0), but what is not a number stays so.
+    /// max(v, 0), except that NaN stays NaN.
     unsafe fn relu(v: Self::V) -> Self::V;
 }
 
-/// Four floats in plain code; it rounds after the product, as IEEE says for `a * b + c`.
+/// Four floats in plain code, which rounds after the product and again after the sum.
 pub struct Portable;
 
 impl Simd for Portable {
@@ -44,13 +45,14 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> [f32; 4] {
-        // SAFETY: the caller's pointer is good for four floats.
+        // SAFETY: the caller guarantees four readable floats; the read needs no alignment, and every bit
+        // pattern is a valid float.
         unsafe { from.cast::<[f32; 4]>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn store(to: *mut f32, v: [f32; 4]) {
-        // SAFETY: the caller's pointer is good for four floats.
+        // SAFETY: the caller guarantees four writable floats; the write needs no alignment.
         unsafe { to.cast::<[f32; 4]>().write_unaligned(v) }
     }
 
@@ -81,8 +83,9 @@ mod x86 {
 
     pub struct Avx512;
 
-    // SAFETY of all blocks below: the caller runs on a processor with these instructions, and its
-    // pointers are good for a vector.
+    // SAFETY of all blocks in this impl: every intrinsic requires AVX-512F, which the contract of `Simd`
+    // obliges the caller to guarantee. `loadu` and `storeu` access exactly the 16 floats at the
+    // pointer, which the caller guarantees to be valid, and work at any alignment. The others only use registers.
     impl Simd for Avx512 {
         type V = __m512;
         const LANES: usize = 16;
@@ -120,13 +123,15 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn relu(v: __m512) -> __m512 {
-            // The second operand is what comes out when one is not a number.
+            // MAXPS returns its second operand if one of them is NaN.
             unsafe { _mm512_max_ps(_mm512_setzero_ps(), v) }
         }
     }
 
     pub struct Avx2;
 
+    // SAFETY of all blocks in this impl: as for `Avx512`, with AVX and FMA as the required instructions (AVX2
+    // implies AVX) and 8 floats at a pointer.
     impl Simd for Avx2 {
         type V = __m256;
         const LANES: usize = 8;
@@ -180,8 +185,9 @@ mod arm {
 
     pub struct Neon;
 
-    // SAFETY of all blocks below: every aarch64 processor has these instructions, and the caller's
-    // pointers are good for a vector.
+    // SAFETY of all blocks in this impl: every intrinsic requires NEON, which is part of the aarch64 baseline.
+    // `vld1q` and `vst1q` access exactly the 4 floats at the pointer, which the contract of `Simd` obliges the
+    // caller to guarantee, and need no more than the alignment of a float. The others only use registers.
     impl Simd for Neon {
         type V = float32x4_t;
         const LANES: usize = 4;
@@ -219,7 +225,7 @@ mod arm {
 
         #[inline(always)]
         unsafe fn relu(v: float32x4_t) -> float32x4_t {
-            // FMAX gives what is not a number when one operand is not.
+            // FMAX returns NaN if one operand is NaN.
             unsafe { vmaxq_f32(v, vdupq_n_f32(0.0)) }
         }
     }

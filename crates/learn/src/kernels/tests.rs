@@ -1,60 +1,61 @@
-//! Every fast kernel beside a plain loop.
+//! Compares every fast kernel with a plain loop.
 
-use super::{Lay, Outer, Path, Places, Start, Sweep};
+use super::{Outer, Path, Positions, Start, Strides, Sweep};
 use crate::dice::Dice;
 
-fn here() -> impl Iterator<Item = Path> {
+fn available_paths() -> impl Iterator<Item = Path> {
     Path::ALL.into_iter().filter(|path| path.is_here())
 }
 
-/// Shapes around every block, panel and edge: places, taps, run, outputs.
-const SHAPES: [(Places, usize, usize, usize); 9] = [
-    (Places { images: 1, rows: 1, columns: 1 }, 1, 1, 1),
-    (Places { images: 2, rows: 3, columns: 5 }, 3, 4, 7),
-    (Places { images: 1, rows: 2, columns: 33 }, 2, 9, 16),
-    (Places { images: 3, rows: 1, columns: 14 }, 3, 48, 32),
-    (Places { images: 1, rows: 4, columns: 8 }, 3, 30, 33),
-    (Places { images: 1, rows: 1, columns: 61 }, 1, 130, 70),
-    (Places { images: 1, rows: 2, columns: 16 }, 3, 192, 64),
-    (Places { images: 2, rows: 2, columns: 7 }, 1, 700, 40),
-    (Places { images: 1, rows: 3, columns: 4 }, 0, 0, 20),
+/// Shapes around every block, panel and edge: positions, taps, run, outputs.
+const SHAPES: [(Positions, usize, usize, usize); 9] = [
+    (Positions { images: 1, rows: 1, columns: 1 }, 1, 1, 1),
+    (Positions { images: 2, rows: 3, columns: 5 }, 3, 4, 7),
+    (Positions { images: 1, rows: 2, columns: 33 }, 2, 9, 16),
+    (Positions { images: 3, rows: 1, columns: 14 }, 3, 48, 32),
+    (Positions { images: 1, rows: 4, columns: 8 }, 3, 30, 33),
+    (Positions { images: 1, rows: 1, columns: 61 }, 1, 130, 70),
+    (Positions { images: 1, rows: 2, columns: 16 }, 3, 192, 64),
+    (Positions { images: 2, rows: 2, columns: 7 }, 1, 700, 40),
+    (Positions { images: 1, rows: 3, columns: 4 }, 0, 0, 20),
 ];
 
 struct Trial {
-    places: Places,
+    positions: Positions,
     taps: Vec<usize>,
     run: usize,
     outputs: usize,
     inputs: Vec<f32>,
-    input_lay: Lay,
-    output_lay: Lay,
+    input_strides: Strides,
+    output_strides: Strides,
     output_len: usize,
     weights: Vec<f32>,
     dice: Dice,
 }
 
-/// Runs overlap from column to column, and rows and images have gaps between them.
-fn trial((places, taps, run, outputs): (Places, usize, usize, usize)) -> Trial {
+/// A call in which the runs of neighboring columns overlap, and rows and images have gaps between them.
+fn trial((positions, taps, run, outputs): (Positions, usize, usize, usize)) -> Trial {
     let mut dice = Dice::keyed(&[run as u64, outputs as u64]);
-    let Places { images, rows, columns } = places;
+    let Positions { images, rows, columns } = positions;
     let tap_step = run + 3;
-    let input_lay = Lay { start: 2, column: run / 2 + 1, row: columns * (run + 1) + 5, image: 0 };
-    let input_lay = Lay { image: rows * input_lay.row + 7, ..input_lay };
-    let output_lay =
-        Lay { start: 3, column: outputs + 2, row: columns * (outputs + 2) + 1, image: 0 };
-    let output_lay = Lay { image: rows * output_lay.row + 4, ..output_lay };
-    let input_len = input_lay.at(images, rows, columns) + taps * tap_step + run;
+    let input_strides =
+        Strides { start: 2, column: run / 2 + 1, row: columns * (run + 1) + 5, image: 0 };
+    let input_strides = Strides { image: rows * input_strides.row + 7, ..input_strides };
+    let output_strides =
+        Strides { start: 3, column: outputs + 2, row: columns * (outputs + 2) + 1, image: 0 };
+    let output_strides = Strides { image: rows * output_strides.row + 4, ..output_strides };
+    let input_len = input_strides.at(images, rows, columns) + taps * tap_step + run;
     let mut draw = |len: usize| (0..len).map(|_| dice.normal() as f32).collect::<Vec<_>>();
     let (inputs, weights) = (draw(input_len), draw(taps * run * outputs));
     Trial {
-        places,
+        positions,
         taps: (0..taps).map(|tap| tap * tap_step).collect(),
         run,
         outputs,
         inputs,
-        input_lay,
-        output_lay,
-        output_len: output_lay.at(images, rows, columns),
+        input_strides,
+        output_strides,
+        output_len: output_strides.at(images, rows, columns),
         weights,
         dice,
     }
@@ -66,11 +67,11 @@ impl Trial {
     }
 
     fn each_place(&self, mut each: impl FnMut(usize, usize)) {
-        let Places { images, rows, columns } = self.places;
+        let Positions { images, rows, columns } = self.positions;
         for (image, row) in (0..images).flat_map(|i| (0..rows).map(move |r| (i, r))) {
             for column in 0..columns {
-                let at = |lay: &Lay| lay.at(image, row, column);
-                each(at(&self.input_lay), at(&self.output_lay));
+                let at = |strides: &Strides| strides.at(image, row, column);
+                each(at(&self.input_strides), at(&self.output_strides));
             }
         }
     }
@@ -102,10 +103,10 @@ fn assert_close(path: Path, what: &str, fast: &[f32], plain: &[f32], depth: usiz
     }
 }
 
-/// The portable path adds in the order of the plain loop, and so gives its bits.
+/// The portable path adds in the order of the plain loop, so it returns the same bits.
 #[test]
-fn a_sweep_is_the_plain_loop_and_touches_nothing_else() {
-    for path in here() {
+fn a_sweep_computes_the_plain_loop_and_writes_nothing_else() {
+    for path in available_paths() {
         for shape in SHAPES {
             let mut trial = trial(shape);
             let depth = trial.taps.len() * trial.run;
@@ -118,14 +119,14 @@ fn a_sweep_is_the_plain_loop_and_touches_nothing_else() {
             {
                 let (mut fast, mut plain) = (before.clone(), before.clone());
                 let task = Sweep {
-                    places: trial.places,
+                    positions: trial.positions,
                     inputs: &trial.inputs,
-                    input_lay: trial.input_lay,
+                    input_strides: trial.input_strides,
                     taps: &trial.taps,
                     run: trial.run,
                     weights: &packed,
                     outputs: trial.outputs,
-                    output_lay: trial.output_lay,
+                    output_strides: trial.output_strides,
                     start,
                     relu,
                 };
@@ -138,21 +139,21 @@ fn a_sweep_is_the_plain_loop_and_touches_nothing_else() {
 }
 
 #[test]
-fn an_outer_product_is_the_plain_loop() {
-    for path in here() {
+fn an_outer_product_computes_the_plain_loop() {
+    for path in available_paths() {
         for shape in SHAPES {
             let mut trial = trial(shape);
             let deltas = trial.draw(trial.output_len);
             let before = trial.draw(trial.weights.len());
             let (mut fast, mut plain) = (before.clone(), before);
             let task = Outer {
-                places: trial.places,
+                positions: trial.positions,
                 inputs: &trial.inputs,
-                input_lay: trial.input_lay,
+                input_strides: trial.input_strides,
                 taps: &trial.taps,
                 run: trial.run,
                 deltas: &deltas,
-                delta_lay: trial.output_lay,
+                delta_strides: trial.output_strides,
                 outputs: trial.outputs,
             };
 
@@ -168,15 +169,15 @@ fn an_outer_product_is_the_plain_loop() {
                     }
                 }
             });
-            let Places { images, rows, columns } = trial.places;
+            let Positions { images, rows, columns } = trial.positions;
             assert_close(path, &format!("{shape:?}"), &fast, &plain, images * rows * columns);
         }
     }
 }
 
 #[test]
-fn turned_weights_are_packed_as_if_they_lay_turned() {
-    for path in here() {
+fn packing_transposed_weights_equals_packing_their_transpose() {
+    for path in available_paths() {
         for (inputs, outputs) in [(1, 1), (5, 40), (16, 16), (33, 70)] {
             let mut dice = Dice::keyed(&[1]);
             let weights: Vec<f32> =
@@ -186,33 +187,33 @@ fn turned_weights_are_packed_as_if_they_lay_turned() {
             let mut fast = vec![f32::NAN; path.packed_len(depth, outputs)];
             let mut plain = fast.clone();
 
-            path.pack_turned(&pixels, &weights, inputs, outputs, &mut fast);
+            path.pack_transposed(&pixels, &weights, inputs, outputs, &mut fast);
 
-            let mut turned = Vec::new();
+            let mut transposed = Vec::new();
             for (pixel, input) in pixels.iter().flat_map(|p| (0..inputs).map(move |i| (p, i))) {
                 let matrix = &weights[pixel * inputs * outputs..];
-                turned.extend((0..outputs).map(|output| matrix[output * inputs + input]));
+                transposed.extend((0..outputs).map(|output| matrix[output * inputs + input]));
             }
-            path.pack(&turned, outputs, &mut plain);
+            path.pack(&transposed, outputs, &mut plain);
             assert_eq!(fast, plain, "{path:?}: {inputs} x {outputs}");
         }
     }
 }
 
 #[test]
-fn what_is_not_a_number_stays_so_through_a_relu() {
-    for path in here() {
+fn relu_keeps_nan() {
+    for path in available_paths() {
         let mut packed = vec![0.0; path.packed_len(1, 3)];
         path.pack(&[1.0; 3], 3, &mut packed);
         let task = Sweep {
-            places: Places::matrix(2),
+            positions: Positions::matrix(2),
             inputs: &[f32::NAN, -1.0],
-            input_lay: Lay::matrix(1),
+            input_strides: Strides::matrix(1),
             taps: &[0],
             run: 1,
             weights: &packed,
             outputs: 3,
-            output_lay: Lay::matrix(3),
+            output_strides: Strides::matrix(3),
             start: Start::Zero,
             relu: true,
         };
@@ -221,5 +222,65 @@ fn what_is_not_a_number_stays_so_through_a_relu() {
         path.sweep(&task, &mut y);
 
         assert!(y[..3].iter().all(|y| y.is_nan()) && y[3..] == [0.0; 3], "{path:?}: {y:?}");
+    }
+}
+
+/// A call must panic instead of accessing memory outside of its slices, also if the computed end overflows.
+#[test]
+fn slices_that_are_too_short_are_refused() {
+    const MAX: usize = usize::MAX;
+    let refuses =
+        |call: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err();
+    let columns = Positions::matrix;
+    let two_rows = Positions { images: 1, rows: 2, columns: 1 };
+    let from = |start, column| Strides { start, ..Strides::matrix(column) };
+    // Positions, strides and tap of inputs that fit into 8 floats, then of inputs that do not.
+    let cases = [
+        (columns(8), from(0, 1), 0),
+        (columns(9), from(0, 1), 0),
+        (columns(1), from(8, 1), 0),
+        (columns(1), from(MAX, 1), 0),
+        (columns(3), from(0, MAX / 2 + 1), 0),
+        (columns(2), from(1, MAX), 0),
+        (columns(1), from(0, 1), 8),
+        (columns(1), from(0, 1), MAX),
+        (two_rows, Strides { row: 8, ..from(0, 1) }, 0),
+    ];
+    for path in available_paths() {
+        for (case, (positions, input_strides, tap)) in cases.into_iter().enumerate() {
+            let sweep = Sweep {
+                positions,
+                inputs: &[1.0; 8],
+                input_strides,
+                taps: &[tap],
+                run: 1,
+                weights: &[1.0; 16],
+                outputs: 1,
+                output_strides: from(0, 1),
+                start: Start::Zero,
+                relu: false,
+            };
+            let outer = Outer {
+                positions,
+                inputs: sweep.inputs,
+                input_strides,
+                taps: sweep.taps,
+                run: 1,
+                deltas: &[1.0; 9],
+                delta_strides: from(0, 1),
+                outputs: 1,
+            };
+
+            let refused = [
+                refuses(&|| path.sweep(&sweep, &mut [0.0; 9])),
+                refuses(&|| path.outer(&outer, &mut [0.0])),
+            ];
+
+            assert_eq!(refused, [case > 0; 2], "case {case} on {path:?}");
+            assert!(refuses(&|| path.sweep(&sweep, &mut [])), "no outputs");
+            assert!(refuses(&|| path.sweep(&Sweep { weights: &[], ..sweep }, &mut [0.0; 9])));
+            assert!(refuses(&|| path.outer(&Outer { deltas: &[], ..outer }, &mut [0.0])));
+            assert!(refuses(&|| path.outer(&outer, &mut [])), "no weights");
+        }
     }
 }

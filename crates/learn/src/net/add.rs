@@ -1,4 +1,4 @@
-//! The addition of a skipped activation, where no layer before takes it in.
+//! The addition at the end of a residual branch, if the layer before it cannot perform it itself.
 
 use super::frame::side_by_side;
 use super::layer::{Back, In, Layer, Out, Pass};
@@ -17,7 +17,7 @@ impl Layer for Add {
     }
 
     fn forward(&self, pass: &Pass<'_>, x: In<'_>, skip: Option<In<'_>>, y: Out<'_>, _: &mut [f32]) {
-        let skip = skip.expect("there is something to add");
+        let skip = skip.expect("an addition has a second input");
         let (starts, len) = side_by_side([x.frame, skip.frame, y.frame], pass.samples);
         for [from, other, to] in starts {
             let (a, b) = (&x.data[from..from + len], &skip.data[other..other + len]);
@@ -30,7 +30,11 @@ impl Layer for Add {
         if self.relu {
             let (starts, len) = side_by_side([dy.frame, y.frame], pass.samples);
             for [at, out] in starts {
-                loops::close(pass.path, &mut dy.data[at..at + len], &y.data[out..out + len]);
+                loops::relu_backward(
+                    pass.path,
+                    &mut dy.data[at..at + len],
+                    &y.data[out..out + len],
+                );
             }
         }
         for into in [dx, dskip].into_iter().flatten() {
@@ -38,7 +42,7 @@ impl Layer for Add {
         }
     }
 
-    fn take_relu(&mut self) -> bool {
+    fn fuse_relu(&mut self) -> bool {
         !std::mem::replace(&mut self.relu, true)
     }
 }

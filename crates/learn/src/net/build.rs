@@ -1,28 +1,29 @@
-//! Builds networks: a method per layer, then everything gets its place.
+//! The builder of networks, with one method per kind of layer.
 
 use super::add::Add;
+use super::assemble::assemble;
 use super::conv::Conv;
 use super::dropout::Dropout;
 use super::flat::Flat;
 use super::layer::Layer;
 use super::norm::{Norm, Over};
-use super::place::assemble;
 use super::pool::{Kind, Pool};
 use super::{Head, Net};
 use crate::dataset::Extent;
 use crate::kernels::Path;
 
-/// A network under construction; what is called next follows what was called before.
+/// A network under construction. Each method appends layers.
 pub struct Builder {
     path: Path,
     extents: Vec<Extent>,
     nodes: Vec<Part>,
     norm: Over,
-    /// The layers up to here have other readers than the next one: nothing may become a part of them.
+    /// The outputs of the first `shared` layers are also read by a residual branch: nothing may be fused into
+    /// these layers.
     shared: usize,
 }
 
-/// A layer between two slots, not yet in its place.
+/// A layer between two slots, before memory is assigned to it.
 pub(super) struct Part {
     pub layer: Box<dyn Layer>,
     pub from: usize,
@@ -40,24 +41,24 @@ impl Builder {
         Builder { path: Path::best(), extents, nodes, norm: Over::Group(GROUP), shared: 0 }
     }
 
-    /// Norms look at all samples that pass together, not at groups of channels.
+    /// Makes `norm` append batch norm instead of group norm.
     pub fn with_batch_norm(mut self) -> Builder {
         self.norm = Over::Batch;
         self
     }
 
-    /// Where the last layer leads.
-    fn here(&self) -> usize {
+    /// The slot of the last layer's outputs.
+    fn last_slot(&self) -> usize {
         self.nodes.last().map_or(0, |node| node.to)
     }
 
     pub fn extent(&self) -> Extent {
-        self.extents[self.here()]
+        self.extents[self.last_slot()]
     }
 
     pub(super) fn push(self, layer: impl Layer + 'static) -> Builder {
-        let here = self.here();
-        self.push_from(here, None, Box::new(layer))
+        let from = self.last_slot();
+        self.push_from(from, None, Box::new(layer))
     }
 
     fn push_from(mut self, from: usize, skip: Option<usize>, layer: Box<dyn Layer>) -> Builder {
@@ -78,31 +79,32 @@ impl Builder {
         self.push(conv)
     }
 
-    /// A convolution with a frame of `pad` zeros around its inputs.
+    /// A convolution that pads its inputs with `pad` rows and columns of zeros on each side.
     pub fn conv_padded(self, channels: usize, size: usize, stride: usize, pad: usize) -> Builder {
         let conv = Conv::new(self.extent().channels, channels, size, stride);
         self.push(Conv { pad, ..conv })
     }
 
-    /// All inputs to all outputs.
+    /// A dense layer.
     pub fn dense(self, outputs: usize) -> Builder {
         let flat = self.flat();
         let conv = Conv::new(flat.extent().channels, outputs, 1, 1);
         flat.push(conv)
     }
 
-    /// Takes an image as a plain row.
+    /// Turns an image into a plain row.
     fn flat(self) -> Builder {
         let Extent { height, width, .. } = self.extent();
         if height * width > 1 { self.push(Flat) } else { self }
     }
 
-    /// Group norm, unless batch norm was asked for. A bias before it would be taken away again, so the
-    /// layer before loses it.
+    /// Group norm, or batch norm after `with_batch_norm`. Removes the bias of the layer before it, which the norm
+    /// would cancel.
     pub fn norm(mut self) -> Builder {
-        let last = self.own_last();
-        let last =
-            last.expect("a norm follows a layer that nobody else reads: begin with another one");
+        let last = self.unshared_last();
+        let last = last.expect(
+            "a norm follows a layer whose outputs nothing else reads: put a layer before it",
+        );
         last.layer.drop_bias();
         let channels = self.extent().channels;
         let over = match self.norm {
@@ -114,19 +116,22 @@ impl Builder {
     }
 
     pub fn relu(mut self) -> Builder {
-        let taken = self.own_last().is_some_and(|last| last.layer.take_relu());
-        assert!(taken, "relu follows a layer that takes it in, such as a convolution or a norm");
+        let is_fused = self.unshared_last().is_some_and(|last| last.layer.fuse_relu());
+        assert!(
+            is_fused,
+            "relu follows a layer that it can be fused into, such as a convolution or a norm"
+        );
         self
     }
 
-    /// The highest of square windows that lie side by side.
+    /// The maximum of adjacent square windows.
     pub fn max_pool(mut self, size: usize) -> Builder {
-        // The highest of relus is the relu of the highest, with less to do.
-        let relu = self.own_last().is_some_and(|last| last.layer.give_relu());
+        // The maximum of relus is the relu of the maximum, and the latter takes fewer operations.
+        let relu = self.unshared_last().is_some_and(|last| last.layer.remove_relu());
         self.push(Pool { relu, ..Pool::new(Kind::Max, size, size) })
     }
 
-    /// The mean of square windows that lie side by side.
+    /// The mean of adjacent square windows.
     pub fn mean_pool(self, size: usize) -> Builder {
         self.push(Pool::new(Kind::Mean, size, size))
     }
@@ -137,27 +142,27 @@ impl Builder {
         self.push(Pool::new(Kind::Mean, height, width))
     }
 
-    /// The layer that the next one follows, if nobody else reads it.
-    fn own_last(&mut self) -> Option<&mut Part> {
+    /// The last layer, unless a residual branch also reads its outputs.
+    fn unshared_last(&mut self) -> Option<&mut Part> {
         self.nodes[self.shared..].last_mut()
     }
 
-    /// Leaves out a part of the values, other ones for each sample and epoch.
+    /// Sets a fraction `rate` of the values to 0, different ones for each sample and epoch.
     pub fn dropout(self, rate: f32) -> Builder {
-        assert!((0.0..1.0).contains(&rate), "a part of the values is kept");
+        assert!((0.0..1.0).contains(&rate), "the dropout rate is at least 0 and below 1");
         let salt = self.nodes.len() as u64;
         self.push(Dropout { rate, salt })
     }
 
-    /// Adds what came in to what the branch makes of it. Where their extents differ, what came in passes
-    /// a convolution of one pixel and a norm.
+    /// Adds the inputs of the branch to its outputs. If their extents differ, the inputs first pass a
+    /// 1 x 1 convolution and a norm.
     pub fn residual(mut self, branch: impl FnOnce(Builder) -> Builder) -> Builder {
-        let (before, start) = (self.here(), self.nodes.len());
+        let (before, start) = (self.last_slot(), self.nodes.len());
         let outer = std::mem::replace(&mut self.shared, start);
         self = branch(self);
         self.shared = outer;
         let (from, to) = (self.extents[before], self.extent());
-        let end = self.here();
+        let end = self.last_slot();
         let mut skip = before;
         if from != to {
             let stride = from.height.div_ceil(to.height);
@@ -165,37 +170,41 @@ impl Builder {
             let conv = Conv::new(from.channels, to.channels, 1, stride);
             let conv = Conv { bias: false, ..conv };
             self = self.push_from(before, None, Box::new(conv)).norm();
-            assert_eq!(self.extent(), to, "a convolution by {stride} makes up for the branch");
-            skip = self.here();
-            // What is added must be there before the branch ends.
+            assert_eq!(
+                self.extent(),
+                to,
+                "a convolution with stride {stride} has the extent of the branch"
+            );
+            skip = self.last_slot();
+            // The skip connection must be computed before the branch ends.
             self.nodes[start..].rotate_left(branch - start);
         }
-        let last = self.nodes.last_mut().expect("a branch has layers");
-        assert_eq!(last.to, end, "the branch comes last");
-        if last.layer.take_skip() {
+        let last = self.nodes.last_mut().expect("a residual branch has at least one layer");
+        assert_eq!(last.to, end, "the last layer is the end of the branch");
+        if last.layer.fuse_skip() {
             last.skip = Some(skip);
             return self;
         }
         self.push_from(end, Some(skip), Box::new(Add::default()))
     }
 
-    /// Ends in one logit per class.
+    /// Ends the network with one logit per class.
     pub fn classes(self, classes: usize) -> Net {
         self.dense(classes).finish(Head::Label, classes)
     }
 
-    /// Ends in one logit per class, all of them zero at the start.
+    /// Ends the network with one logit per class, all of them zero before training.
     pub fn zero_classes(self, classes: usize) -> Net {
         let flat = self.flat();
         let conv = Conv::new(flat.extent().channels, classes, 1, 1);
         flat.push(Conv { zero: true, ..conv }).finish(Head::Label, classes)
     }
 
-    /// Ends in one logit per token at every place, for the token that comes next: all about equal at the
-    /// start.
+    /// Ends the network with one logit per token at every position, to predict the next token. Before training
+    /// they are about equal.
     pub fn next_token(self, tokens: usize) -> Net {
         let conv = Conv::new(self.extent().channels, tokens, 1, 1);
-        self.push(Conv { gain: 0.1, ..conv }).finish(Head::Next, tokens)
+        self.push(Conv { gain: 0.1, ..conv }).finish(Head::NextToken, tokens)
     }
 
     fn finish(self, head: Head, classes: usize) -> Net {

@@ -1,16 +1,16 @@
-//! Convolutions with channels last, and dense layers, which are convolutions of one pixel.
+//! Convolutions with channels last, and dense layers, which are 1 x 1 convolutions.
 //!
-//! A row of the window is one run of inputs, for its pixels lie one after the other; so is a row of the
-//! window upon the gradient, on the way back. With a stride, the inputs fall into phases: each phase sees
-//! its own part of the window.
+//! A row of the window is one run of inputs, because its pixels are contiguous; so is a row of the
+//! window over the gradient in the backward pass. With a stride, the inputs fall into phases, each of which meets
+//! a different part of the window.
 
 use std::ops::Range;
 
 use super::frame::Frame;
-use super::layer::{Back, In, Into, Layer, Out, Pass};
+use super::layer::{Back, GradientOut, In, Layer, Out, Pass};
 use crate::dataset::Extent;
 use crate::dice::Dice;
-use crate::kernels::{Lay, Outer, Path, Places, Start, Sweep, loops};
+use crate::kernels::{Outer, Path, Positions, Start, Strides, Sweep, loops};
 
 /// Weights are `[window row][window column][input channel][channel]`, then the biases.
 #[derive(Clone, Debug)]
@@ -21,23 +21,26 @@ pub struct Conv {
     pub pad: usize,
     pub bias: bool,
     pub relu: bool,
-    /// Weights start at zero: for convex models.
+    /// Whether the initial weights are zero, for convex models.
     pub zero: bool,
     /// Scales the initial weights.
     pub gain: f64,
     pub inputs: usize,
 }
 
-/// Weights for each activation from which on a layer is heavy.
+/// A layer with more weights than this per activation is heavy.
 const HEAVY: usize = 16;
 
 /// Windows are at most this large.
 const SIZE_MAX: usize = 16;
 
 impl Conv {
-    /// `inputs` are the channels before it.
+    /// `inputs` is the number of input channels.
     pub fn new(inputs: usize, channels: usize, size: usize, stride: usize) -> Conv {
-        assert!((1..=SIZE_MAX).contains(&size) && stride >= 1, "a window of 1 to 16 pixels");
+        assert!(
+            (1..=SIZE_MAX).contains(&size) && stride >= 1,
+            "a window has 1 to 16 pixels per side, and a stride of at least 1"
+        );
         let pad = size / 2;
         let (bias, relu, zero) = (true, false, false);
         Conv { channels, size, stride, pad, bias, relu, zero, gain: 1.0, inputs }
@@ -51,29 +54,35 @@ impl Conv {
         self.depth() * self.channels
     }
 
-    /// Where the windows of the outputs lie in the inputs, and the outputs themselves; with the starts of
-    /// the windows' rows.
-    fn windows(&self, x: Frame, y: Frame, samples: usize) -> (Places, [Lay; 2], [usize; SIZE_MAX]) {
+    /// The output positions, the strides of their windows in the inputs and of the outputs themselves, and where
+    /// the rows of a window begin.
+    fn windows(
+        &self,
+        x: Frame,
+        y: Frame,
+        samples: usize,
+    ) -> (Positions, [Strides; 2], [usize; SIZE_MAX]) {
         let mut taps = [0; SIZE_MAX];
         (0..self.size).for_each(|row| taps[row] = row * x.row());
         let plain = self.size == 1 && self.stride == 1 && x.pad == 0 && y.pad == 0;
         if plain {
-            let lays = [Lay::matrix(self.inputs), Lay::matrix(self.channels)];
-            return (y.places(samples), lays, taps);
+            let strides = [Strides::matrix(self.inputs), Strides::matrix(self.channels)];
+            return (y.positions(samples), strides, taps);
         }
-        let places = Places { images: samples, rows: y.extent.height, columns: y.extent.width };
+        let positions =
+            Positions { images: samples, rows: y.extent.height, columns: y.extent.width };
         let beyond = x.pad - self.pad;
-        let lay = Lay {
+        let strides = Strides {
             start: beyond * x.row() + beyond * self.inputs,
             image: x.len(),
             row: self.stride * x.row(),
             column: self.stride * self.inputs,
         };
-        (places, [lay, y.lay()], taps)
+        (positions, [strides, y.strides()], taps)
     }
 
-    /// The rows (or columns) of the window that inputs at `phase` see, as (first output, window rows from
-    /// the one that the first output sees on).
+    /// The rows (or columns) of the window that meet the inputs at `phase`, as (first output, window rows in the
+    /// order of the outputs).
     fn phase(&self, phase: usize) -> (isize, impl Iterator<Item = usize> + Clone + use<>) {
         let (size, stride, pad) = (self.size, self.stride, self.pad);
         let first = (phase + pad) % stride;
@@ -89,8 +98,8 @@ impl Conv {
     }
 
     /// dx <- W^T dy, phase by phase.
-    fn push_back(&self, pass: &Pass<'_>, dy: In<'_>, dx: Into<'_>, packed: &[f32]) {
-        let start = if dx.fresh { Start::Zero } else { Start::Add };
+    fn input_gradient(&self, pass: &Pass<'_>, dy: In<'_>, dx: GradientOut<'_>, packed: &[f32]) {
+        let start = if dx.overwrite { Start::Zero } else { Start::Add };
         let mut packed = packed;
         for (a, b) in self.phases() {
             let (from_row, rows) = self.phase(a);
@@ -104,38 +113,39 @@ impl Conv {
             let pad = dy.frame.pad as isize;
             let at = (pad + from_row) * dy.frame.row() as isize
                 + (pad + from_column) * self.channels as isize;
-            let (places, input_lay, output_lay) = if plain {
-                let places = dx.frame.places(pass.samples);
-                (places, Lay::matrix(self.channels), Lay::matrix(self.inputs))
+            let (positions, input_strides, output_strides) = if plain {
+                let positions = dx.frame.positions(pass.samples);
+                (positions, Strides::matrix(self.channels), Strides::matrix(self.inputs))
             } else {
-                let places = Places {
+                let positions = Positions {
                     images: pass.samples,
                     rows: (height - a).div_ceil(self.stride),
                     columns: (width - b).div_ceil(self.stride),
                 };
-                let to = dx.frame.lay();
-                let output_lay = Lay {
+                let to = dx.frame.strides();
+                let output_strides = Strides {
                     start: to.at(0, a, b),
                     row: to.row * self.stride,
                     column: to.column * self.stride,
                     ..to
                 };
-                let start = usize::try_from(at).expect("the frame is wide enough");
-                (places, Lay { start, ..dy.frame.lay() }, output_lay)
+                let start =
+                    usize::try_from(at).expect("the padding is as wide as the window needs");
+                (positions, Strides { start, ..dy.frame.strides() }, output_strides)
             };
             let nothing = rows * columns == 0;
-            if nothing && !dx.fresh {
+            if nothing && !dx.overwrite {
                 continue;
             }
             let task = Sweep {
-                places,
+                positions,
                 inputs: dy.data,
-                input_lay: if nothing { Lay::matrix(0) } else { input_lay },
+                input_strides: if nothing { Strides::matrix(0) } else { input_strides },
                 taps: if nothing { &[] } else { &taps[..rows] },
                 run: if nothing { 0 } else { run },
                 weights: packed,
                 outputs: self.inputs,
-                output_lay,
+                output_strides,
                 start,
                 relu: false,
             };
@@ -144,7 +154,7 @@ impl Conv {
         }
     }
 
-    fn pack_back(&self, path: Path, weights: &[f32], packed: &mut [f32]) {
+    fn pack_backward(&self, path: Path, weights: &[f32], packed: &mut [f32]) {
         let (inputs, channels) = (self.inputs, self.channels);
         let mut packed = packed;
         for (a, b) in self.phases() {
@@ -152,19 +162,25 @@ impl Conv {
             let run = columns.clone().count() * channels;
             let depth = rows.clone().count() * run;
             let (here, rest) = packed.split_at_mut(path.packed_len(depth, inputs));
-            // The window pixel of every part of the depth.
+            // The window pixel of each group of `channels` inputs.
             let mut pixels = [0; SIZE_MAX * SIZE_MAX];
             let window = rows.flat_map(|row| columns.clone().map(move |column| (row, column)));
             for (pixel, (row, column)) in pixels.iter_mut().zip(window) {
                 *pixel = row * self.size + column;
             }
-            path.pack_turned(&pixels[..depth / channels.max(1)], weights, channels, inputs, here);
+            path.pack_transposed(
+                &pixels[..depth / channels.max(1)],
+                weights,
+                channels,
+                inputs,
+                here,
+            );
             packed = rest;
         }
     }
 
-    /// Length of the packed weights of the way there; those of the way back follow.
-    fn packed_there(&self, path: Path) -> usize {
+    /// Length of the packed weights of the forward pass; those of the backward pass follow them.
+    fn packed_forward(&self, path: Path) -> usize {
         path.packed_len(self.depth(), self.channels).next_multiple_of(16)
     }
 }
@@ -179,9 +195,8 @@ impl Layer for Conv {
         self.weights() + if self.bias { self.channels } else { 0 }
     }
 
-    /// Weights as He et al. 2015 want them, with variance 2 / inputs, and biases 0. Uniform, not
-    /// normal: a logarithm and a cosine may differ in the last bit from machine to machine, and
-    /// replicas must not.
+    /// Weights with variance 2 / inputs (He et al. 2015), and biases 0. Uniform, not normal: a logarithm and
+    /// a cosine may differ in the last bit from machine to machine, and initial replicas must be equal.
     fn initial(&self, _: Extent, dice: &mut Dice, params: &mut [f32]) {
         if self.zero {
             return;
@@ -205,8 +220,8 @@ impl Layer for Conv {
                 if rows.clone().count() == 0 || side <= phase {
                     continue;
                 }
-                let places = (side - phase).div_ceil(self.stride) as isize;
-                let last = places - 1 + first + rows.clone().count() as isize - 1;
+                let positions = (side - phase).div_ceil(self.stride) as isize;
+                let last = positions - 1 + first + rows.clone().count() as isize - 1;
                 back = back.max(-first).max(last - (outputs as isize - 1));
             }
         }
@@ -218,7 +233,7 @@ impl Layer for Conv {
             let depth = self.phase(a).1.count() * self.phase(b).1.count() * self.channels;
             path.packed_len(depth, self.inputs)
         };
-        self.packed_there(path) + self.phases().map(back).sum::<usize>()
+        self.packed_forward(path) + self.phases().map(back).sum::<usize>()
     }
 
     fn is_heavy(&self, from: Extent) -> bool {
@@ -230,24 +245,25 @@ impl Layer for Conv {
     }
 
     fn pack(&self, path: Path, _: Extent, params: &[f32], packed: &mut [f32], back: bool) {
-        let (there, way_back) = packed.split_at_mut(self.packed_there(path));
-        path.pack(&params[..self.weights()], self.channels, there);
+        let (forward, backward) = packed.split_at_mut(self.packed_forward(path));
+        path.pack(&params[..self.weights()], self.channels, forward);
         if back {
-            self.pack_back(path, params, way_back);
+            self.pack_backward(path, params, backward);
         }
     }
 
     fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, _: &mut [f32]) {
-        let (places, [input_lay, output_lay], taps) = self.windows(x.frame, y.frame, pass.samples);
+        let (positions, [input_strides, output_strides], taps) =
+            self.windows(x.frame, y.frame, pass.samples);
         let task = Sweep {
-            places,
+            positions,
             inputs: x.data,
-            input_lay,
+            input_strides,
             taps: &taps[..self.size],
             run: self.size * self.inputs,
-            weights: &pass.packed[..self.packed_there(pass.path)],
+            weights: &pass.packed[..self.packed_forward(pass.path)],
             outputs: self.channels,
-            output_lay,
+            output_strides,
             start: match self.bias {
                 true => Start::Bias(&pass.params[self.weights()..]),
                 false => Start::Zero,
@@ -265,36 +281,37 @@ impl Layer for Conv {
             for [to, from] in starts {
                 let row = &mut dy.data[to..to + len];
                 if self.relu {
-                    loops::close(pass.path, row, &y.data[from..from + len]);
+                    loops::relu_backward(pass.path, row, &y.data[from..from + len]);
                 }
                 if self.bias {
                     loops::add_pixels(pass.path, row, dbiases);
                 }
             }
         }
-        let (places, [input_lay, delta_lay], taps) = self.windows(x.frame, dy.frame, pass.samples);
+        let (positions, [input_strides, delta_strides], taps) =
+            self.windows(x.frame, dy.frame, pass.samples);
         let task = Outer {
-            places,
+            positions,
             inputs: x.data,
-            input_lay,
+            input_strides,
             taps: &taps[..self.size],
             run: self.size * self.inputs,
             deltas: dy.data,
-            delta_lay,
+            delta_strides,
             outputs: self.channels,
         };
         pass.path.outer(&task, dweights);
         if let Some(dx) = dx {
             let dy = In { frame: dy.frame, data: dy.data };
-            self.push_back(pass, dy, dx, &pass.packed[self.packed_there(pass.path)..]);
+            self.input_gradient(pass, dy, dx, &pass.packed[self.packed_forward(pass.path)..]);
         }
     }
 
-    fn take_relu(&mut self) -> bool {
+    fn fuse_relu(&mut self) -> bool {
         !std::mem::replace(&mut self.relu, true)
     }
 
-    fn give_relu(&mut self) -> bool {
+    fn remove_relu(&mut self) -> bool {
         std::mem::take(&mut self.relu)
     }
 

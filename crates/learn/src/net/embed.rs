@@ -12,15 +12,16 @@ pub struct Embed {
     pub channels: usize,
 }
 
-/// Deviation of the initial vectors.
+/// Standard deviation of the initial vectors.
 const DEVIATION: f64 = 0.1;
 
 impl Embed {
-    /// Where the row of a token begins; what is no token counts as the nearest one.
+    /// Where the row of a token begins; a number that is not a token is clamped to the nearest one.
     fn row(&self, token: f32) -> usize {
         (token as usize).min(self.vocabulary - 1) * self.channels
     }
 
+    /// Where the rows of the positions begin.
     fn positions(&self) -> usize {
         self.vocabulary * self.channels
     }
@@ -42,11 +43,11 @@ impl Layer for Embed {
 
     fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, _: &mut [f32]) {
         let positions = pass.params[self.positions()..].chunks_exact(self.channels);
-        let to = y.frame.lay();
+        let to = y.frame.strides();
         for (sample, tokens) in x.data.chunks_exact(x.frame.len()).enumerate() {
-            for (place, (position, token)) in positions.clone().zip(tokens).enumerate() {
+            for (index, (position, token)) in positions.clone().zip(tokens).enumerate() {
                 let row = &pass.params[self.row(*token)..][..self.channels];
-                let y = &mut y.data[to.at(sample, 0, place)..][..self.channels];
+                let y = &mut y.data[to.at(sample, 0, index)..][..self.channels];
                 loops::add(pass.path, row, position, false, y);
             }
         }
@@ -55,13 +56,13 @@ impl Layer for Embed {
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
         let Back { x, dy, dparams, .. } = back;
         let (rows, positions) = dparams.split_at_mut(self.positions());
-        let from = dy.frame.lay();
+        let from = dy.frame.strides();
         for (sample, tokens) in x.data.chunks_exact(x.frame.len()).enumerate() {
             let dy = &dy.data[from.at(sample, 0, 0)..][..positions.len()];
-            loops::put(pass.path, dy, false, positions);
+            loops::write_or_add(pass.path, dy, false, positions);
             for (dy, token) in dy.chunks_exact(self.channels).zip(tokens) {
                 let row = &mut rows[self.row(*token)..][..self.channels];
-                loops::put(pass.path, dy, false, row);
+                loops::write_or_add(pass.path, dy, false, row);
             }
         }
     }

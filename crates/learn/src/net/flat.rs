@@ -1,4 +1,4 @@
-//! Takes an image out of its frame and hands it on as a plain row.
+//! Removes the padding of an image and turns it into a plain row.
 
 use super::layer::{Back, In, Layer, Out, Pass};
 use crate::dataset::Extent;
@@ -23,7 +23,7 @@ impl Layer for Flat {
         let Some(dx) = back.dx else { return };
         let (starts, len) = dx.frame.rows(pass.samples);
         for (at, dy) in starts.zip(back.dy.data.chunks_exact(len)) {
-            loops::put(pass.path, dy, dx.fresh, &mut dx.data[at..at + len]);
+            loops::write_or_add(pass.path, dy, dx.overwrite, &mut dx.data[at..at + len]);
         }
     }
 }

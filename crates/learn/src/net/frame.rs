@@ -1,9 +1,9 @@
-//! How an activation lies in memory: rows of pixels with channels last, in a frame of zeros.
+//! The memory layout of an activation: rows of pixels with channels last, in a frame of zeros (padding).
 
 use crate::dataset::Extent;
-use crate::kernels::{Lay, Places};
+use crate::kernels::{Positions, Strides};
 
-/// A frame saves convolutions from asking at every pixel whether they look beyond the edge.
+/// With a frame of zeros, convolutions need not check at every pixel whether their window crosses the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub extent: Extent,
@@ -21,27 +21,27 @@ impl Frame {
         (self.extent.height + 2 * self.pad) * self.row()
     }
 
-    /// Where the first pixel inside the frame begins.
+    /// Where the first pixel begins.
     pub fn start(&self) -> usize {
         self.pad * self.row() + self.pad * self.extent.channels
     }
 
     /// The pixels of `samples` samples; without a frame they are the rows of one matrix.
-    pub fn places(&self, samples: usize) -> Places {
+    pub fn positions(&self, samples: usize) -> Positions {
         let Extent { height, width, .. } = self.extent;
         match self.pad {
-            0 => Places::matrix(samples * height * width),
-            _ => Places { images: samples, rows: height, columns: width },
+            0 => Positions::matrix(samples * height * width),
+            _ => Positions { images: samples, rows: height, columns: width },
         }
     }
 
-    pub fn lay(&self) -> Lay {
+    pub fn strides(&self) -> Strides {
         let (image, row) = (self.len(), self.row());
-        Lay { start: self.start(), image, row, column: self.extent.channels }
+        Strides { start: self.start(), image, row, column: self.extent.channels }
     }
 
-    /// Where the inner rows of `samples` samples begin, and how long they are: one long row if there is
-    /// no frame.
+    /// Where the rows of pixels of `samples` samples begin, and their length. Without padding, a sample is one
+    /// long row.
     pub fn rows(&self, samples: usize) -> (impl Iterator<Item = usize> + use<>, usize) {
         let (height, len) = match self.pad {
             0 => (1, self.len()),
@@ -54,7 +54,7 @@ impl Frame {
     }
 }
 
-/// The inner rows of frames of one extent side by side: where each begins, and their common length.
+/// Where the corresponding rows of pixels begin in several frames of one extent, and their common length.
 pub fn side_by_side<const N: usize>(
     frames: [Frame; N],
     samples: usize,

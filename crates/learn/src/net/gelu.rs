@@ -13,25 +13,32 @@ impl Layer for Gelu {
         from
     }
 
-    /// Slopes: to read them is cheaper than an exponential on the way back.
-    fn kept(&self, from: Extent) -> usize {
+    /// The slopes: reading them is cheaper than another exponential in the backward pass.
+    fn saved(&self, from: Extent) -> usize {
         from.len()
     }
 
-    fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, kept: &mut [f32]) {
+    fn forward(
+        &self,
+        pass: &Pass<'_>,
+        x: In<'_>,
+        _: Option<In<'_>>,
+        y: Out<'_>,
+        saved: &mut [f32],
+    ) {
         let (starts, len) = side_by_side([x.frame, y.frame], pass.samples);
-        for ([from, to], slopes) in starts.zip(kept.chunks_exact_mut(len)) {
+        for ([from, to], slopes) in starts.zip(saved.chunks_exact_mut(len)) {
             rows::gelu(pass.path, &x.data[from..from + len], slopes, &mut y.data[to..to + len]);
         }
     }
 
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
-        let Back { dy, dx, kept, .. } = back;
+        let Back { dy, dx, saved, .. } = back;
         let Some(dx) = dx else { return };
         let (starts, len) = side_by_side([dy.frame, dx.frame], pass.samples);
-        for ([from, to], slopes) in starts.zip(kept.chunks_exact(len)) {
+        for ([from, to], slopes) in starts.zip(saved.chunks_exact(len)) {
             let (dy, into) = (&dy.data[from..from + len], &mut dx.data[to..to + len]);
-            rows::put_products(pass.path, dy, slopes, dx.fresh, into);
+            rows::write_or_add_products(pass.path, dy, slopes, dx.overwrite, into);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a layer is: forward, and backward by hand.
+//! The trait of all layers: a forward pass and a hand-written backward pass.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use crate::dice::Dice;
 use crate::kernels::Path;
 use crate::net::frame::Frame;
 
-/// What every layer gets to know about a pass.
+/// The arguments of a forward or backward pass that all layers share.
 pub struct Pass<'a> {
     pub path: Path,
-    /// How many samples go through together.
+    /// The number of samples that are processed together.
     pub samples: usize,
-    /// Their identities, for layers that draw noise.
+    /// One key per sample, for layers that use random numbers.
     pub keys: &'a [u64],
     pub training: bool,
     /// This layer's own params, buffers and packed weights.
@@ -21,42 +21,44 @@ pub struct Pass<'a> {
     pub packed: &'a [f32],
 }
 
-/// Values or deltas of some samples, and how they lie.
+/// Activations or gradients of some samples, with their memory layout.
 pub struct In<'a> {
     pub frame: Frame,
     pub data: &'a [f32],
 }
 
+/// The same, writable.
 pub struct Out<'a> {
     pub frame: Frame,
     pub data: &'a mut [f32],
 }
 
-/// A gradient to be written, or added to when another layer has written it before.
-pub struct Into<'a> {
+/// A gradient to be written, or added to if another layer has already written it.
+pub struct GradientOut<'a> {
     pub frame: Frame,
     pub data: &'a mut [f32],
-    pub fresh: bool,
+    pub overwrite: bool,
 }
 
-/// What a forward pass has left, and where the gradient goes.
+/// The results of the forward pass, and the gradients to compute from them.
 pub struct Back<'a> {
     pub x: In<'a>,
     pub y: In<'a>,
-    /// The gradient in the outputs; a layer may change it on its way.
+    /// The gradient with respect to the outputs. The layer may overwrite it.
     pub dy: Out<'a>,
-    /// The gradient in the inputs, unless they are the samples themselves.
-    pub dx: Option<Into<'a>>,
-    /// The gradient in what was added to the outputs.
-    pub dskip: Option<Into<'a>>,
-    pub kept: &'a mut [f32],
-    /// The gradient in the params, a sum to be added to.
+    /// The gradient with respect to the inputs; `None` if they are the samples themselves.
+    pub dx: Option<GradientOut<'a>>,
+    /// The gradient with respect to the skip connection.
+    pub dskip: Option<GradientOut<'a>>,
+    /// What the forward pass has stored for the backward pass.
+    pub saved: &'a mut [f32],
+    /// The gradient with respect to the params, a sum to add to.
     pub dparams: &'a mut [f32],
-    /// Statistics for the buffers, times samples, to be added to.
+    /// Statistics for the buffers, multiplied by the number of samples; a sum to add to.
     pub statistics: &'a mut [f32],
 }
 
-/// A layer. It owns no memory: params, activations and what it keeps are handed to it.
+/// A layer. It owns no memory: params, activations and saved values are arguments.
 pub trait Layer: Send + Sync {
     /// The extent of its outputs.
     fn extent(&self, from: Extent) -> Extent;
@@ -73,22 +75,23 @@ pub trait Layer: Send + Sync {
 
     fn initial_buffers(&self, _buffers: &mut [f32]) {}
 
-    /// The part of its params that weight decay leaves alone.
+    /// The range of its params without weight decay.
     fn undecayed(&self) -> Range<usize> {
         0..0
     }
 
-    /// The frame of zeros that it needs around its inputs, and around the gradient in its outputs.
+    /// The padding that it needs around its inputs, and around the gradient with respect to its outputs.
     fn pads(&self, _from: Extent) -> (usize, usize) {
         (0, 0)
     }
 
-    /// Floats that it packs its weights into, and per sample, floats kept for the way back.
+    /// The number of floats of its packed weights.
     fn packed(&self, _from: Extent, _path: Path) -> usize {
         0
     }
 
-    fn kept(&self, _from: Extent) -> usize {
+    /// The number of floats per sample that the forward pass stores for the backward pass.
+    fn saved(&self, _from: Extent) -> usize {
         0
     }
 
@@ -97,18 +100,18 @@ pub trait Layer: Send + Sync {
         false
     }
 
-    /// Whether its weights outweigh a sample's activations, so that many samples should share one look at
-    /// them.
+    /// Whether it has so many more weights than activations per sample that weights should be loaded once for
+    /// many samples.
     fn is_heavy(&self, _from: Extent) -> bool {
         false
     }
 
-    /// Two for each multiplication and addition of a forward pass of one sample.
+    /// The number of multiplications and additions in the forward pass of one sample.
     fn flops(&self, _from: Extent, _to: Extent) -> u64 {
         0
     }
 
-    /// Packs weights once for all samples of a micro-batch; those of the way back only if wanted.
+    /// Packs the weights, once for all samples of a micro-batch; those of the backward pass only if `back`.
     fn pack(&self, _path: Path, _from: Extent, _params: &[f32], _packed: &mut [f32], _back: bool) {}
 
     fn forward(
@@ -117,26 +120,26 @@ pub trait Layer: Send + Sync {
         x: In<'_>,
         skip: Option<In<'_>>,
         y: Out<'_>,
-        kept: &mut [f32],
+        saved: &mut [f32],
     );
 
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>);
 
-    /// Takes a relu into this layer's own pass over its outputs; gives whether it did.
-    fn take_relu(&mut self) -> bool {
+    /// Fuses a relu into this layer; returns whether it did.
+    fn fuse_relu(&mut self) -> bool {
         false
     }
 
-    /// Gives its relu away to the layer after it; gives whether there was one.
-    fn give_relu(&mut self) -> bool {
+    /// Removes a fused relu, so that the next layer can apply it; returns whether there was one.
+    fn remove_relu(&mut self) -> bool {
         false
     }
 
-    /// Goes on without biases, for a norm follows.
+    /// Removes the biases, which a following norm would cancel.
     fn drop_bias(&mut self) {}
 
-    /// Takes the addition of a skipped activation into its pass over the outputs; gives whether it did.
-    fn take_skip(&mut self) -> bool {
+    /// Fuses the addition of a skip connection into this layer; returns whether it did.
+    fn fuse_skip(&mut self) -> bool {
         false
     }
 }

@@ -1,5 +1,5 @@
-//! Layer norm (Ba et al. 2016): the channels of one place are brought to mean 0 and variance 1, then
-//! scaled and shifted.
+//! Layer norm (Ba et al. 2016): normalizes the channels of each position to mean 0 and variance 1, then scales and
+//! shifts them.
 
 use std::ops::Range;
 
@@ -32,30 +32,47 @@ impl Layer for LayerNorm {
         0..2 * self.channels
     }
 
-    /// Each place's mean and inverse deviation.
-    fn kept(&self, from: Extent) -> usize {
+    /// The mean and the inverse deviation of each position.
+    fn saved(&self, from: Extent) -> usize {
         2 * from.height * from.width
     }
 
-    fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, kept: &mut [f32]) {
+    fn forward(
+        &self,
+        pass: &Pass<'_>,
+        x: In<'_>,
+        _: Option<In<'_>>,
+        y: Out<'_>,
+        saved: &mut [f32],
+    ) {
         let (scale, shift) = pass.params.split_at(self.channels);
         let (starts, len) = side_by_side([x.frame, y.frame], pass.samples);
-        for ([from, to], kept) in starts.zip(kept.chunks_exact_mut(2 * len / self.channels)) {
+        for ([from, to], saved) in starts.zip(saved.chunks_exact_mut(2 * len / self.channels)) {
             let (x, y) = (&x.data[from..from + len], &mut y.data[to..to + len]);
-            rows::layer_norm(pass.path, x, scale, shift, kept, y);
+            rows::layer_norm(pass.path, x, scale, shift, saved, y);
         }
     }
 
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
-        let Back { x, dy, dx, kept, dparams, .. } = back;
-        let dx = dx.expect("a norm follows a layer");
+        let Back { x, dy, dx, saved, dparams, .. } = back;
+        let dx = dx.expect("a norm is never the first layer");
         let scale = &pass.params[..self.channels];
         let (dscale, dshift) = dparams.split_at_mut(self.channels);
         let (starts, len) = side_by_side([x.frame, dy.frame, dx.frame], pass.samples);
-        for ([from, at, to], kept) in starts.zip(kept.chunks_exact(2 * len / self.channels)) {
+        for ([from, at, to], saved) in starts.zip(saved.chunks_exact(2 * len / self.channels)) {
             let (x, dy) = (&x.data[from..from + len], &dy.data[at..at + len]);
             let into = &mut dx.data[to..to + len];
-            rows::layer_norm_back(pass.path, x, kept, scale, dy, dscale, dshift, dx.fresh, into);
+            rows::layer_norm_backward(
+                pass.path,
+                x,
+                saved,
+                scale,
+                dy,
+                dscale,
+                dshift,
+                dx.overwrite,
+                into,
+            );
         }
     }
 }

@@ -15,10 +15,11 @@
 //! ```
 //!
 //! A network is a list of layers, each from one *slot* (an activation) to the next. All memory of a pass
-//! lies in one arena that belongs to the compute thread. Params are one flat vector, of which each layer
-//! knows its part.
+//! is in one arena that belongs to the compute thread. Params are one flat vector, of which each layer has a
+//! range.
 
 mod add;
+mod assemble;
 mod attention;
 mod build;
 mod build_text;
@@ -33,7 +34,6 @@ mod layer_norm;
 mod named;
 mod norm;
 mod pass;
-mod place;
 mod pool;
 
 use std::ops::Range;
@@ -55,48 +55,48 @@ pub struct Net {
     path: Path,
     slots: Vec<Slot>,
     nodes: Vec<Node>,
-    stretches: Vec<Stretch>,
+    segments: Vec<Segment>,
     params: usize,
     buffers: usize,
     head: Head,
     classes: usize,
-    /// Samples that go through the network together.
+    /// The number of samples that are processed together.
     pass: usize,
-    /// Where everything lies in the arena, and its length.
+    /// The length of the arena.
     arena: usize,
-    /// Tells this network's arena from another's.
+    /// Identifies this network's use of an arena.
     stamp: u64,
 }
 
-/// What the last slot is compared with.
+/// The targets of the logits in the last slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Head {
     /// The label of the sample.
     Label,
-    /// At each place, the input's next token.
-    Next,
+    /// At each position, the next token of the input.
+    NextToken,
 }
 
-/// An activation and the gradient of the loss in it.
+/// An activation and the gradient of the loss with respect to it.
 struct Slot {
     value: Frame,
     delta: Frame,
-    /// Where they begin in the arena; deltas that nobody needs have no place.
+    /// Where they begin in the arena; `None` for a gradient that is not needed.
     value_at: usize,
     delta_at: Option<usize>,
-    /// Whether the gradient is needed only while a block of samples passes a stretch: the next block
-    /// uses the same place.
-    is_passing: bool,
+    /// Whether the gradient is only needed within one block of samples of a segment, so that the next block
+    /// reuses its memory.
+    is_transient: bool,
 }
 
-/// Layers that a few samples pass one after the other, so that what one layer writes is still in the
-/// nearest cache when the next one reads it.
-struct Stretch {
+/// Consecutive layers that are applied to one block of samples after the other, so that the outputs of a layer
+/// are still in the cache when the next layer reads them.
+struct Segment {
     nodes: Range<usize>,
     block: usize,
 }
 
-/// A layer in its place.
+/// A layer with its ranges of the params and of the arena.
 struct Node {
     layer: Box<dyn Layer>,
     from: usize,
@@ -104,21 +104,21 @@ struct Node {
     to: usize,
     params: Range<usize>,
     buffers: Range<usize>,
-    /// Whether the gradients in `from` and `skip` are written first by this node, not added to.
-    fresh: [bool; 2],
+    /// Whether this node is the first to write the gradients of `from` and `skip`; otherwise it adds to them.
+    overwrite: [bool; 2],
     packed: Range<usize>,
-    kept: usize,
-    kept_at: usize,
+    saved: usize,
+    saved_at: usize,
 }
 
 impl Net {
-    /// Begins a network for rows of this extent.
+    /// Starts to build a network for samples of this extent.
     #[allow(clippy::new_ret_no_self)]
     pub fn new(extent: Extent) -> Builder {
         Builder::new(extent)
     }
 
-    /// The same network on another path of the kernels.
+    /// The same network with other instructions.
     pub fn on(self, path: Path) -> Net {
         self.rebuilt(path)
     }
@@ -127,7 +127,7 @@ impl Net {
         self.path
     }
 
-    /// Multiplications and additions of a gradient of one sample, for measuring.
+    /// The number of multiplications and additions in the gradient of one sample, for benchmarks.
     pub fn flops(&self) -> u64 {
         let of = |node: &Node| {
             let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
@@ -152,11 +152,11 @@ impl Model for Net {
     }
 
     fn micro_batch_max(&self) -> usize {
-        // Weights are packed once for a micro-batch, so it spans some passes.
+        // Several passes per micro-batch share its packed weights.
         if self.nodes.iter().any(|node| node.layer.mixes_samples()) { self.pass } else { 64 }
     }
 
-    /// Every layer draws from dice of its own.
+    /// Every layer has its own random numbers.
     fn initial(&self, seed: u64) -> Vector {
         let mut initial = vec![0.0; self.size()];
         for (index, node) in self.nodes.iter().enumerate() {
@@ -176,7 +176,7 @@ impl Model for Net {
             let to = batch.len().min(from + self.pass);
             let samples = from..to;
             self.forward(params, batch, samples.clone(), arena, true);
-            into.loss_sum += self.compare(batch, samples.clone(), arena);
+            into.loss_sum += self.loss_and_delta(batch, samples.clone(), arena);
             self.backward(params, batch, samples, arena, &mut into.sum);
             from = to;
         }

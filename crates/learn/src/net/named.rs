@@ -1,9 +1,9 @@
-//! The networks that have a name.
+//! The built-in networks.
 
 use super::{Builder, Net};
 use crate::dataset::Extent;
 
-/// Softmax regression: convex, so that it starts from zero.
+/// Softmax regression. It is convex, so its weights are initially zero.
 pub fn softmax(features: usize, classes: usize) -> Net {
     Net::new(Extent::row(features)).zero_classes(classes)
 }
@@ -14,7 +14,7 @@ pub fn mlp(features: usize, hidden: &[usize], classes: usize) -> Net {
     hidden.iter().fold(inputs, |net, width| net.dense(*width).relu()).classes(classes)
 }
 
-/// A small convolutional network for images of some 8 to 32 pixels a side.
+/// A small convolutional network for images of about 8 to 32 pixels per side.
 pub fn cnn(image: Extent, classes: usize) -> Net {
     Net::new(image)
         .conv(16, 3)
@@ -41,7 +41,7 @@ pub fn resnet(inputs: Builder, n: usize, classes: usize) -> Net {
     net.global_pool().classes(classes)
 }
 
-/// ResNet-18 in its form for small images: four stages of two blocks, 64 to 512 channels.
+/// ResNet-18 in its variant for small images: four stages of two blocks, 64 to 512 channels.
 pub fn resnet18(inputs: Builder, classes: usize) -> Net {
     let mut net = inputs.conv(64, 3).norm().relu();
     for (stage, channels) in [64, 128, 256, 512].into_iter().enumerate() {
@@ -53,7 +53,7 @@ pub fn resnet18(inputs: Builder, classes: usize) -> Net {
     net.global_pool().classes(classes)
 }
 
-/// A small transformer over characters, for rows of `context + 1` of them: 4 layers of 4 heads and 128
+/// A small character-level transformer, for rows of `context + 1` characters: 4 layers with 4 heads and 128
 /// channels.
 pub fn charlm(context: usize, vocabulary: usize) -> Net {
     let tokens = Net::new(Extent::row(context + 1));

@@ -1,21 +1,21 @@
 //! Group norm (Wu and He 2018) and batch norm (Ioffe and Szegedy 2015).
 //!
-//! Both bring some values to mean 0 and variance 1, then scale and shift per channel. Group norm looks at
-//! some channels of one sample, so that a sample's gradient depends on nothing but the sample; batch norm
-//! at one channel of all samples that pass together, and keeps running statistics for evaluation.
+//! Both normalize sets of values to mean 0 and variance 1, then scale and shift them per channel. For group norm, a
+//! set is a group of channels of one sample, so a sample's gradient depends on that sample only. For batch
+//! norm, it is one channel of all samples of a pass; running statistics are used in evaluation.
 
 use std::ops::Range;
 
 use super::frame::{Frame, side_by_side};
-use super::layer::{Back, In, Into, Layer, Out, Pass};
+use super::layer::{Back, GradientOut, In, Layer, Out, Pass};
 use crate::dataset::Extent;
 use crate::dice::Dice;
 use crate::kernels::loops;
 
-/// Whose mean and variance.
+/// The values that share a mean and a variance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// So many channels of one sample.
+    /// This number of channels of one sample.
     Group(usize),
     /// One channel of all samples.
     Batch,
@@ -27,14 +27,14 @@ pub struct Norm {
     pub over: Over,
     pub channels: usize,
     pub relu: bool,
-    /// Adds a skipped activation to what it scaled and shifted.
+    /// Whether it adds a skip connection to its outputs.
     pub skips: bool,
 }
 
 const EPSILON: f64 = 1e-5;
 
 impl Norm {
-    /// The sets of samples that share statistics, and how many channels do.
+    /// The number of sets of samples that share statistics, and the samples in each.
     fn sets(&self, samples: usize) -> (usize, usize) {
         match self.over {
             Over::Group(_) => (samples, 1),
@@ -42,6 +42,7 @@ impl Norm {
         }
     }
 
+    /// The number of channels that share statistics.
     fn group(&self) -> usize {
         match self.over {
             Over::Group(channels) => channels,
@@ -50,7 +51,7 @@ impl Norm {
     }
 
     /// Means and inverse deviations of one set, from sums per channel over `pixels` pixels.
-    fn settle(
+    fn moments(
         &self,
         sums: &[f32],
         squares: &[f32],
@@ -70,6 +71,7 @@ impl Norm {
         }
     }
 
+    /// The range of a set of samples in an activation.
     fn of_set(frame: Frame, set: usize, samples: usize) -> Range<usize> {
         set * samples * frame.len()..(set + 1) * samples * frame.len()
     }
@@ -102,8 +104,8 @@ impl Layer for Norm {
         0..2 * self.channels
     }
 
-    /// Means, inverse deviations, and three vectors to work with.
-    fn kept(&self, _: Extent) -> usize {
+    /// Means, inverse deviations, and three working vectors.
+    fn saved(&self, _: Extent) -> usize {
         5 * self.channels
     }
 
@@ -117,14 +119,14 @@ impl Layer for Norm {
         x: In<'_>,
         skip: Option<In<'_>>,
         y: Out<'_>,
-        kept: &mut [f32],
+        saved: &mut [f32],
     ) {
         let (gamma, beta) = pass.params.split_at(self.channels);
         let pixels = x.frame.extent.height * x.frame.extent.width;
         let (sets, each) = self.sets(pass.samples);
         let skip_frame = skip.as_ref().map_or(x.frame, |skip| skip.frame);
-        for (set, kept) in (0..sets).zip(kept.chunks_exact_mut(5 * self.channels)) {
-            let [mean, inv, a, b] = split(kept, self.channels);
+        for (set, saved) in (0..sets).zip(saved.chunks_exact_mut(5 * self.channels)) {
+            let [mean, inv, a, b] = split(saved, self.channels);
             let values = &x.data[Self::of_set(x.frame, set, each)];
             if self.over == Over::Batch && !pass.training {
                 let (means, variances) = pass.buffers.split_at(self.channels);
@@ -137,7 +139,7 @@ impl Layer for Norm {
                 b.fill(0.0);
                 let (starts, len) = x.frame.rows(each);
                 starts.for_each(|at| loops::add_moments(pass.path, &values[at..at + len], a, b));
-                self.settle(a, b, pixels * each, mean, inv);
+                self.moments(a, b, pixels * each, mean, inv);
             }
             for c in 0..self.channels {
                 a[c] = gamma[c] * inv[c];
@@ -159,17 +161,17 @@ impl Layer for Norm {
     }
 
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
-        let Back { x, y, dy, dx, dskip, kept, dparams, statistics, .. } = back;
-        let dx = dx.expect("a norm follows a layer");
-        assert!(dx.fresh, "a norm is the only reader of its inputs");
+        let Back { x, y, dy, dx, dskip, saved, dparams, statistics, .. } = back;
+        let dx = dx.expect("a norm is never the first layer");
+        assert!(dx.overwrite, "a norm is the only reader of its inputs");
         let gamma = &pass.params[..self.channels];
         let (dgamma, dbeta) = dparams.split_at_mut(self.channels);
         let (sets, each) = self.sets(pass.samples);
         let group = self.group();
         let count = (x.frame.extent.height * x.frame.extent.width * each * group) as f32;
-        for (set, kept) in (0..sets).zip(kept.chunks_exact_mut(5 * self.channels)) {
-            let (kept, c) = kept.split_at_mut(4 * self.channels);
-            let [mean, inv, a, b] = split(kept, self.channels);
+        for (set, saved) in (0..sets).zip(saved.chunks_exact_mut(5 * self.channels)) {
+            let (saved, c) = saved.split_at_mut(4 * self.channels);
+            let [mean, inv, a, b] = split(saved, self.channels);
             let values = &x.data[Self::of_set(x.frame, set, each)];
             let outs = &y.data[Self::of_set(y.frame, set, each)];
             let deltas = &mut dy.data[Self::of_set(dy.frame, set, each)];
@@ -179,11 +181,11 @@ impl Layer for Norm {
             for [at, out, from] in starts {
                 let row = &mut deltas[at..at + len];
                 if self.relu {
-                    loops::close(pass.path, row, &outs[out..out + len]);
+                    loops::relu_backward(pass.path, row, &outs[out..out + len]);
                 }
                 loops::add_products(pass.path, row, &values[from..from + len], a, b);
             }
-            // From sums of d and d z to the factors of dz = a d + b z + c.
+            // Computes the factors of dz = a d + b z + c from the sums of d and d z.
             for from in (0..self.channels).step_by(group) {
                 let (mut of_d, mut of_dz) = (0.0, 0.0);
                 for i in from..from + group {
@@ -206,7 +208,7 @@ impl Layer for Norm {
                 loops::combine(pass.path, d, z, a, b, c, &mut into[to..to + len]);
             }
             if self.over == Over::Batch {
-                note_statistics(mean, inv, pass.samples, statistics);
+                add_statistics(mean, inv, pass.samples, statistics);
             }
         }
         if let Some(into) = dskip {
@@ -214,17 +216,17 @@ impl Layer for Norm {
         }
     }
 
-    fn take_relu(&mut self) -> bool {
+    fn fuse_relu(&mut self) -> bool {
         !std::mem::replace(&mut self.relu, true)
     }
 
-    fn take_skip(&mut self) -> bool {
+    fn fuse_skip(&mut self) -> bool {
         !self.relu && !std::mem::replace(&mut self.skips, true)
     }
 }
 
-/// Adds means and variances, times samples, to what the buffers will follow.
-fn note_statistics(mean: &[f32], inv: &[f32], samples: usize, statistics: &mut [f32]) {
+/// Adds means and variances, multiplied by the number of samples, to the statistics.
+fn add_statistics(mean: &[f32], inv: &[f32], samples: usize, statistics: &mut [f32]) {
     let (means, variances) = statistics.split_at_mut(mean.len());
     for i in 0..mean.len() {
         means[i] += samples as f32 * mean[i];
@@ -232,16 +234,16 @@ fn note_statistics(mean: &[f32], inv: &[f32], samples: usize, statistics: &mut [
     }
 }
 
-/// The gradient of an addition passes as it is.
-pub fn add_rows(pass: &Pass<'_>, dy: &Out<'_>, into: Into<'_>) {
+/// The backward pass of an addition: writes or adds `dy` unchanged.
+pub fn add_rows(pass: &Pass<'_>, dy: &Out<'_>, into: GradientOut<'_>) {
     let (starts, len) = side_by_side([dy.frame, into.frame], pass.samples);
     for [from, to] in starts {
         let (dy, into_row) = (&dy.data[from..from + len], &mut into.data[to..to + len]);
-        loops::put(pass.path, dy, into.fresh, into_row);
+        loops::write_or_add(pass.path, dy, into.overwrite, into_row);
     }
 }
 
-fn split(kept: &mut [f32], channels: usize) -> [&mut [f32]; 4] {
-    let mut parts = kept.chunks_exact_mut(channels);
-    std::array::from_fn(|_| parts.next().expect("four vectors are kept"))
+fn split(saved: &mut [f32], channels: usize) -> [&mut [f32]; 4] {
+    let mut parts = saved.chunks_exact_mut(channels);
+    std::array::from_fn(|_| parts.next().expect("there are at least four vectors"))
 }

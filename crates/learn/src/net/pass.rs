@@ -1,24 +1,24 @@
-//! One way through a network and back.
+//! The forward and the backward pass of a network.
 
 use std::ops::Range;
 
-use super::layer::{Back, In, Into, Out, Pass};
+use super::layer::{Back, GradientOut, In, Out, Pass};
 use super::{Head, Net, Node};
 use crate::dataset::Batch;
 use crate::kernels::loops;
 use crate::model::{Score, Scratch};
 
 impl Net {
-    /// The arena with every layer's weights packed into it.
+    /// Returns the arena, with the packed weights of every layer.
     pub(super) fn packed<'a>(
         &self,
         params: &[f32],
         scratch: &'a mut Scratch,
         back: bool,
     ) -> &'a mut [f32] {
-        // First, for it forgets what it holds when another network had it.
+        // Called first because it discards the packed weights of another network.
         scratch.arena(self.arena, self.stamp);
-        let is_packed = scratch.holds(params, back);
+        let is_packed = scratch.has_packed(params, back);
         let arena = scratch.arena(self.arena, self.stamp);
         let nodes = if is_packed { &[] } else { &self.nodes[..] };
         for node in nodes {
@@ -30,7 +30,7 @@ impl Net {
         arena
     }
 
-    /// Fills every slot for these samples of the batch.
+    /// Computes all activations of these samples of the batch.
     pub(super) fn forward(
         &self,
         params: &[f32],
@@ -41,9 +41,9 @@ impl Net {
     ) {
         self.read_inputs(batch, samples.clone(), arena);
         let keys = &batch.keys[samples];
-        for stretch in &self.stretches {
-            for block in blocks(keys.len(), stretch.block) {
-                for node in &self.nodes[stretch.nodes.clone()] {
+        for segment in &self.segments {
+            for block in blocks(keys.len(), segment.block) {
+                for node in &self.nodes[segment.nodes.clone()] {
                     self.forward_node(node, params, keys, block.clone(), arena, training);
                 }
             }
@@ -63,18 +63,18 @@ impl Net {
             self.value(node.from, &block),
             node.skip.map_or(0..0, |skip| self.value(skip, &block)),
             self.value(node.to, &block),
-            node.kept_at + node.kept * block.start..node.kept_at + node.kept * block.end,
+            node.saved_at + node.saved * block.start..node.saved_at + node.saved * block.end,
             node.packed.clone(),
         ];
-        let [x, skip, y, kept, packed] = apart(arena, spans);
+        let [x, skip, y, saved, packed] = disjoint(arena, spans);
         let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
         let skip = node.skip.map(|slot| In { frame: self.slots[slot].value, data: skip });
         let pass = self.pass_of(node, params, packed, &keys[block], training);
         let y = Out { frame: to.value, data: y };
-        node.layer.forward(&pass, In { frame: from.value, data: x }, skip, y, kept);
+        node.layer.forward(&pass, In { frame: from.value, data: x }, skip, y, saved);
     }
 
-    /// Adds the gradient in the params to `sum`; the last slot's gradient is there already.
+    /// Adds the gradient with respect to the params to `sum`. The gradient of the last slot must be in the arena.
     pub(super) fn backward(
         &self,
         params: &[f32],
@@ -84,9 +84,9 @@ impl Net {
         sum: &mut [f32],
     ) {
         let keys = &batch.keys[samples];
-        for stretch in self.stretches.iter().rev() {
-            for block in blocks(keys.len(), stretch.block) {
-                for node in self.nodes[stretch.nodes.clone()].iter().rev() {
+        for segment in self.segments.iter().rev() {
+            for block in blocks(keys.len(), segment.block) {
+                for node in self.nodes[segment.nodes.clone()].iter().rev() {
                     self.backward_node(node, params, keys, block.clone(), arena, sum);
                 }
             }
@@ -109,47 +109,52 @@ impl Net {
             self.delta(node.to, &block),
             self.delta(node.from, &block),
             node.skip.map_or(0..0, |skip| self.delta(skip, &block)),
-            node.kept_at + node.kept * block.start..node.kept_at + node.kept * block.end,
+            node.saved_at + node.saved * block.start..node.saved_at + node.saved * block.end,
             node.packed.clone(),
         ];
-        let [x, y, dy, dx, dskip, kept, packed] = apart(arena, spans);
-        let into = |slot: usize, data, fresh| {
+        let [x, y, dy, dx, dskip, saved, packed] = disjoint(arena, spans);
+        let into = |slot: usize, data, overwrite| {
             let slot = &self.slots[slot];
-            slot.delta_at.map(|_| Into { frame: slot.delta, data, fresh })
+            slot.delta_at.map(|_| GradientOut { frame: slot.delta, data, overwrite })
         };
         let (from, to) = (&self.slots[node.from], &self.slots[node.to]);
         let back = Back {
             x: In { frame: from.value, data: x },
             y: In { frame: to.value, data: y },
             dy: Out { frame: to.delta, data: dy },
-            dx: into(node.from, dx, node.fresh[0]),
-            dskip: node.skip.and_then(|skip| into(skip, dskip, node.fresh[1])),
-            kept,
+            dx: into(node.from, dx, node.overwrite[0]),
+            dskip: node.skip.and_then(|skip| into(skip, dskip, node.overwrite[1])),
+            saved,
             dparams: &mut dparams[node.params.clone()],
             statistics: &mut statistics[node.buffers.clone()],
         };
         node.layer.backward(&self.pass_of(node, params, packed, &keys[block], true), back);
     }
 
-    /// The loss of these samples; leaves its gradient in the last slot.
-    pub(super) fn compare(&self, batch: &Batch, samples: Range<usize>, arena: &mut [f32]) -> f64 {
+    /// Returns the loss of these samples, and writes its gradient with respect to the logits to the last slot.
+    pub(super) fn loss_and_delta(
+        &self,
+        batch: &Batch,
+        samples: Range<usize>,
+        arena: &mut [f32],
+    ) -> f64 {
         let (all, last) = (0..samples.len(), self.slots.len() - 1);
-        let [logits, deltas] = apart(arena, [self.value(last, &all), self.delta(last, &all)]);
+        let [logits, deltas] = disjoint(arena, [self.value(last, &all), self.delta(last, &all)]);
         deltas.copy_from_slice(logits);
-        let weight = 1.0 / self.answers_per_sample() as f32;
-        let mut answers = self.answers(batch, samples);
-        let loss = loops::cross_entropy(self.path, deltas, self.classes, &mut answers, weight);
+        let weight = 1.0 / self.targets_per_sample() as f32;
+        let mut targets = self.targets(batch, samples);
+        let loss = loops::cross_entropy(self.path, deltas, self.classes, &mut targets, weight);
         loss * f64::from(weight)
     }
 
     pub(super) fn score(&self, batch: &Batch, samples: Range<usize>, arena: &mut [f32]) -> Score {
         let span = self.value(self.slots.len() - 1, &(0..samples.len()));
         let logits = &mut arena[span];
-        let rows = (samples.len() * self.answers_per_sample()) as u64;
-        let answers = self.answers(batch, samples.clone());
-        let correct = loops::count_correct(logits, self.classes, answers);
-        let mut answers = self.answers(batch, samples);
-        let loss_sum = loops::cross_entropy(self.path, logits, self.classes, &mut answers, 1.0);
+        let rows = (samples.len() * self.targets_per_sample()) as u64;
+        let targets = self.targets(batch, samples.clone());
+        let correct = loops::count_correct(logits, self.classes, targets);
+        let mut targets = self.targets(batch, samples);
+        let loss_sum = loops::cross_entropy(self.path, logits, self.classes, &mut targets, 1.0);
         Score { loss_sum, correct, samples: rows }
     }
 
@@ -157,19 +162,19 @@ impl Net {
         &arena[self.value(self.slots.len() - 1, &(0..samples))]
     }
 
-    fn answers_per_sample(&self) -> usize {
-        let last = self.slots.last().expect("there is a first slot").value.extent;
+    fn targets_per_sample(&self) -> usize {
+        let last = self.slots.last().expect("a network has at least one slot").value.extent;
         last.height * last.width
     }
 
-    /// The right class of every row of logits; what is no token counts as the nearest one.
-    fn answers<'a>(
+    /// The target class of every row of logits; a number that is not a token is clamped to the nearest one.
+    fn targets<'a>(
         &self,
         batch: &'a Batch,
         samples: Range<usize>,
     ) -> impl Iterator<Item = usize> + use<'a> {
         let (head, features, last) = (self.head, batch.features, self.classes - 1);
-        let skipped = if head == Head::Next { 1 } else { features };
+        let skipped = if head == Head::NextToken { 1 } else { features };
         let tokens = batch.inputs[samples.start * features..samples.end * features]
             .chunks_exact(features)
             .flat_map(move |row| &row[skipped..])
@@ -180,7 +185,11 @@ impl Net {
 
     fn read_inputs(&self, batch: &Batch, samples: Range<usize>, arena: &mut [f32]) {
         let frame = self.slots[0].value;
-        assert_eq!(batch.features, frame.extent.len(), "the model fits the data set");
+        assert_eq!(
+            batch.features,
+            frame.extent.len(),
+            "the samples have as many features as the model has inputs"
+        );
         let slot = &mut arena[self.value(0, &(0..samples.len()))];
         let inputs = &batch.inputs[samples.start * batch.features..];
         let (starts, len) = frame.rows(samples.len());
@@ -209,25 +218,27 @@ impl Net {
         }
     }
 
+    /// The range of a slot's activations of a block of samples in the arena.
     fn value(&self, slot: usize, block: &Range<usize>) -> Range<usize> {
         let (at, len) = (self.slots[slot].value_at, self.slots[slot].value.len());
         at + len * block.start..at + len * block.end
     }
 
+    /// The same for its gradient; empty if it has none.
     fn delta(&self, slot: usize, block: &Range<usize>) -> Range<usize> {
         let slot = &self.slots[slot];
         let Some(at) = slot.delta_at else { return 0..0 };
-        let start = at + if slot.is_passing { 0 } else { slot.delta.len() * block.start };
+        let start = at + if slot.is_transient { 0 } else { slot.delta.len() * block.start };
         start..start + slot.delta.len() * block.len()
     }
 }
 
-/// Samples 0 to n in blocks.
+/// Cuts 0..n into blocks.
 fn blocks(n: usize, block: usize) -> impl Iterator<Item = Range<usize>> {
     (0..n).step_by(block).map(move |from| from..n.min(from + block))
 }
 
-/// Some parts of the arena at once.
-fn apart<const N: usize>(arena: &mut [f32], spans: [Range<usize>; N]) -> [&mut [f32]; N] {
-    arena.get_disjoint_mut(spans).expect("parts of the arena lie apart")
+/// Several disjoint ranges of the arena, writable at the same time.
+fn disjoint<const N: usize>(arena: &mut [f32], spans: [Range<usize>; N]) -> [&mut [f32]; N] {
+    arena.get_disjoint_mut(spans).expect("ranges of the arena do not overlap")
 }

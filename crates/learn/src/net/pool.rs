@@ -1,10 +1,10 @@
-//! Pooling: the highest or the mean of a window, and the mean of a whole image.
+//! Pooling: the maximum or the mean of a window, and the mean of a whole image.
 
 use super::layer::{Back, In, Layer, Out, Pass};
 use crate::dataset::Extent;
 use crate::kernels::loops::{self, Window};
 
-/// Windows that lie side by side; what does not fill one is left out.
+/// Pooling over adjacent windows; rows and columns that do not fill a window are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     pub kind: Kind,
@@ -34,14 +34,21 @@ impl Layer for Pool {
         Extent { height: from.height / self.height, width: from.width / self.width, ..from }
     }
 
-    /// Of the highest, which pixel it was.
-    fn kept(&self, from: Extent) -> usize {
+    /// For each maximum, the number of its pixel within the window.
+    fn saved(&self, from: Extent) -> usize {
         if self.kind == Kind::Max { self.extent(from).len() } else { 0 }
     }
 
-    fn forward(&self, pass: &Pass<'_>, x: In<'_>, _: Option<In<'_>>, y: Out<'_>, kept: &mut [f32]) {
+    fn forward(
+        &self,
+        pass: &Pass<'_>,
+        x: In<'_>,
+        _: Option<In<'_>>,
+        y: Out<'_>,
+        saved: &mut [f32],
+    ) {
         let Extent { height, width, channels } = y.frame.extent;
-        let (from, to, len) = (x.frame.lay(), y.frame.lay(), width * channels);
+        let (from, to, len) = (x.frame.strides(), y.frame.strides(), width * channels);
         let window = self.window(x.frame.row(), channels);
         let rows = (0..pass.samples).flat_map(|i| (0..height).map(move |row| (i, row)));
         for (at, (image, row)) in rows.enumerate() {
@@ -49,7 +56,7 @@ impl Layer for Pool {
             let y = &mut y.data[to.at(image, row, 0)..][..len];
             match self.kind {
                 Kind::Max => {
-                    let which = &mut kept[at * len..][..len];
+                    let which = &mut saved[at * len..][..len];
                     loops::max_pool(pass.path, window, x, self.relu, y, which);
                 }
                 Kind::Mean => loops::mean_pool(pass.path, window, x, self.relu, y),
@@ -58,16 +65,16 @@ impl Layer for Pool {
     }
 
     fn backward(&self, pass: &Pass<'_>, back: Back<'_>) {
-        let Back { x, y, dy, dx, kept, .. } = back;
+        let Back { x, y, dy, dx, saved, .. } = back;
         let Some(dx) = dx else { return };
         let Extent { height, width, channels } = y.frame.extent;
         let is_covered = height * self.height == x.frame.extent.height
             && width * self.width == x.frame.extent.width;
-        if dx.fresh && !is_covered {
+        if dx.overwrite && !is_covered {
             let (starts, len) = dx.frame.rows(pass.samples);
             starts.for_each(|at| dx.data[at..at + len].fill(0.0));
         }
-        let (outs, deltas, into) = (y.frame.lay(), dy.frame.lay(), dx.frame.lay());
+        let (outs, deltas, into) = (y.frame.strides(), dy.frame.strides(), dx.frame.strides());
         let len = width * channels;
         let window = self.window(dx.frame.row(), channels);
         let rows = (0..pass.samples).flat_map(|i| (0..height).map(move |row| (i, row)));
@@ -76,21 +83,28 @@ impl Layer for Pool {
             let dx_row = &mut dx.data[into.at(image, row * self.height, 0)..];
             match self.kind {
                 Kind::Max => {
-                    let which = &kept[at * len..][..len];
-                    loops::max_pool_back(pass.path, dy_row, which, window, dx.fresh, dx_row);
+                    let which = &saved[at * len..][..len];
+                    loops::max_pool_backward(
+                        pass.path,
+                        dy_row,
+                        which,
+                        window,
+                        dx.overwrite,
+                        dx_row,
+                    );
                 }
                 Kind::Mean => {
                     if self.relu {
                         let y_row = &y.data[outs.at(image, row, 0)..][..len];
-                        loops::close(pass.path, dy_row, y_row);
+                        loops::relu_backward(pass.path, dy_row, y_row);
                     }
-                    loops::mean_pool_back(pass.path, dy_row, window, dx.fresh, dx_row);
+                    loops::mean_pool_backward(pass.path, dy_row, window, dx.overwrite, dx_row);
                 }
             }
         }
     }
 
-    fn take_relu(&mut self) -> bool {
+    fn fuse_relu(&mut self) -> bool {
         !std::mem::replace(&mut self.relu, true)
     }
 }

@@ -1,21 +1,22 @@
-//! Gives every layer its params and every activation its place in the arena.
+//! Assembles a network: assigns params to its layers and memory to its activations.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::build::Part;
 use super::frame::Frame;
-use super::{Head, Net, Node, Slot, Stretch};
+use super::{Head, Net, Node, Segment, Slot};
 use crate::dataset::Extent;
 use crate::kernels::Path;
 
-/// Floats that one pass may take where samples are gathered for heavy layers, and most samples of a pass.
+/// The most floats of a pass in which heavy layers share their weights among samples, and the most samples of any
+/// pass.
 const PASS_FLOATS: usize = 8 << 20;
 const PASS_MAX: usize = 64;
-/// Floats that a block of samples may take in a stretch: about half of the second cache.
+/// The most floats of a block of samples in a segment: about half of the L2 cache.
 const BLOCK_FLOATS: usize = 128 << 10;
 
-/// The next network's stamp; zero is no network's.
+/// The stamp of the next network. Zero is not used, because it is the stamp of an empty arena.
 static STAMPS: AtomicU64 = AtomicU64::new(1);
 
 pub fn assemble(
@@ -26,42 +27,41 @@ pub fn assemble(
     classes: usize,
 ) -> Net {
     let (values, deltas) = frames(&extents, &parts);
-    let mut stretches = stretches(&extents, &parts, &values, &deltas);
+    let mut segments = segments(&extents, &parts, &values, &deltas);
     let mixes = parts.iter().any(|part| part.layer.mixes_samples());
     let per_sample: usize = values.iter().map(Frame::len).sum();
-    let pass = match stretches[..] {
+    let pass = match segments[..] {
         _ if mixes => PASS_MAX,
-        [Stretch { block, .. }] => block,
+        [Segment { block, .. }] => block,
         _ => (PASS_FLOATS / per_sample).clamp(1, PASS_MAX),
     };
-    stretches.iter_mut().for_each(|stretch| stretch.block = stretch.block.min(pass));
+    segments.iter_mut().for_each(|segment| segment.block = segment.block.min(pass));
 
-    let mut memory = Memory::default();
-    // Samples of whose gradient there is one at a time.
-    let held = held(&parts, &stretches, extents.len(), pass);
-    let places = delta_places(&parts, &deltas, &held, &mut memory);
+    let mut arena = Arena::default();
+    let resident = resident(&parts, &segments, extents.len(), pass);
+    let offsets = delta_offsets(&parts, &deltas, &resident, &mut arena);
     let slots: Vec<Slot> = (0..extents.len())
         .map(|slot| Slot {
             value: values[slot],
             delta: deltas[slot],
-            value_at: memory.take(values[slot].len() * pass).start,
-            delta_at: places[slot],
-            is_passing: held[slot] < pass,
+            value_at: arena.reserve(values[slot].len() * pass).start,
+            delta_at: offsets[slot],
+            is_transient: resident[slot] < pass,
         })
         .collect();
-    let fresh = fresh(&parts);
+    let overwrite = overwrites(&parts);
     let (mut params, mut buffers) = (0, 0);
     let mut nodes = Vec::new();
-    for (part, fresh) in parts.into_iter().zip(fresh) {
+    for (part, overwrite) in parts.into_iter().zip(overwrite) {
         let from = extents[part.from];
-        let kept = part.layer.kept(from);
+        let saved = part.layer.saved(from);
         nodes.push(Node {
             params: next(&mut params, part.layer.params(from)),
             buffers: next(&mut buffers, part.layer.buffers(from)),
-            packed: memory.take(part.layer.packed(from, path)),
-            kept,
-            kept_at: memory.take(kept * pass).start,
-            fresh,
+            packed: arena.reserve(part.layer.packed(from, path)),
+            saved,
+            saved_at: arena.reserve(saved * pass).start,
+            overwrite,
             from: part.from,
             skip: part.skip,
             to: part.to,
@@ -69,12 +69,12 @@ pub fn assemble(
         });
     }
     let stamp = STAMPS.fetch_add(1, Ordering::Relaxed);
-    let arena = memory.len;
-    Net { path, slots, nodes, stretches, params, buffers, head, classes, pass, arena, stamp }
+    let arena = arena.len;
+    Net { path, slots, nodes, segments, params, buffers, head, classes, pass, arena, stamp }
 }
 
 impl Net {
-    /// The same layers, placed anew.
+    /// The same layers, assembled again for another path.
     pub(super) fn rebuilt(self, path: Path) -> Net {
         let extents = self.slots.iter().map(|slot| slot.value.extent).collect();
         let part =
@@ -84,7 +84,7 @@ impl Net {
     }
 }
 
-/// Frames of zeros as wide as the layers around a slot need them: (values, deltas).
+/// The frames of all slots as (values, deltas), with the padding that the layers around them need.
 fn frames(extents: &[Extent], parts: &[Part]) -> (Vec<Frame>, Vec<Frame>) {
     let plain: Vec<Frame> =
         extents.iter().map(|extent| Frame { extent: *extent, pad: 0 }).collect();
@@ -97,16 +97,16 @@ fn frames(extents: &[Extent], parts: &[Part]) -> (Vec<Frame>, Vec<Frame>) {
     (values, deltas)
 }
 
-/// Cuts the layers into stretches: one that is heavy or mixes samples stands alone.
-fn stretches(
+/// Cuts the layers into segments. A layer that is heavy or mixes samples is a segment of its own.
+fn segments(
     extents: &[Extent],
     parts: &[Part],
     values: &[Frame],
     deltas: &[Frame],
-) -> Vec<Stretch> {
+) -> Vec<Segment> {
     let is_alone =
         |part: &Part| part.layer.is_heavy(extents[part.from]) || part.layer.mixes_samples();
-    let mut stretches = Vec::new();
+    let mut segments = Vec::new();
     let mut start = 0;
     for part in parts.chunk_by(|a, b| !is_alone(a) && !is_alone(b)) {
         let floats: usize =
@@ -115,76 +115,78 @@ fn stretches(
             [part] if is_alone(part) => PASS_MAX,
             _ => (BLOCK_FLOATS / floats).clamp(1, PASS_MAX),
         };
-        stretches.push(Stretch { nodes: start..start + part.len(), block });
+        segments.push(Segment { nodes: start..start + part.len(), block });
         start += part.len();
     }
-    stretches
+    segments
 }
 
-/// For how many samples each slot's gradient is there at a time: a block's, if no other stretch than its
-/// maker's reads it.
-fn held(parts: &[Part], stretches: &[Stretch], slots: usize, pass: usize) -> Vec<usize> {
-    let mut held = vec![pass; slots];
-    for stretch in stretches {
-        for part in &parts[stretch.nodes.clone()] {
+/// The number of samples whose gradients are in memory at the same time, for each slot: those of a block if only
+/// the segment that computes the slot reads it.
+fn resident(parts: &[Part], segments: &[Segment], slots: usize, pass: usize) -> Vec<usize> {
+    let mut resident = vec![pass; slots];
+    for segment in segments {
+        for part in &parts[segment.nodes.clone()] {
             let reads = |other: &&Part| other.from == part.to || other.skip == Some(part.to);
-            let inside = parts[stretch.nodes.clone()].iter().filter(reads).count();
+            let inside = parts[segment.nodes.clone()].iter().filter(reads).count();
             let readers = parts.iter().filter(reads).count();
             if readers > 0 && inside == readers {
-                held[part.to] = stretch.block;
+                resident[part.to] = segment.block;
             }
         }
     }
-    held
+    resident
 }
 
-/// Gradients live from their last reader to their maker, and places are used again: but only by
-/// gradients with the same frame, whose zeros must stay. The samples themselves have none.
-fn delta_places(
+/// Where the gradient of each slot begins in the arena; the samples themselves have none.
+///
+/// In the backward pass a gradient is needed from the slot's last reader to the layer that computed it. Afterwards its
+/// memory is reused, but only for a gradient with the same frame, because the padding must stay zero.
+fn delta_offsets(
     parts: &[Part],
     deltas: &[Frame],
-    held: &[usize],
-    memory: &mut Memory,
+    resident: &[usize],
+    arena: &mut Arena,
 ) -> Vec<Option<usize>> {
-    let mut places: Vec<Option<usize>> = vec![None; deltas.len()];
+    let mut offsets: Vec<Option<usize>> = vec![None; deltas.len()];
     let mut free: Vec<(Frame, usize, usize)> = Vec::new();
     for part in parts.iter().rev() {
         for slot in [Some(part.to), Some(part.from), part.skip].into_iter().flatten() {
-            if slot == 0 || places[slot].is_some() {
+            if slot == 0 || offsets[slot].is_some() {
                 continue;
             }
-            let (frame, samples) = (deltas[slot], held[slot]);
+            let (frame, samples) = (deltas[slot], resident[slot]);
             let fits = |place: &(Frame, usize, usize)| (place.0, place.1) == (frame, samples);
-            places[slot] = Some(match free.iter().rposition(fits) {
+            offsets[slot] = Some(match free.iter().rposition(fits) {
                 Some(at) => free.remove(at).2,
-                None => memory.take(frame.len() * samples).start,
+                None => arena.reserve(frame.len() * samples).start,
             });
         }
-        free.extend(places[part.to].map(|at| (deltas[part.to], held[part.to], at)));
+        free.extend(offsets[part.to].map(|at| (deltas[part.to], resident[part.to], at)));
     }
-    places
+    offsets
 }
 
-/// For each node, whether it is the first on the way back to write the gradients in `from` and `skip`.
-fn fresh(parts: &[Part]) -> Vec<[bool; 2]> {
+/// For each node, whether it is the first in the backward pass to write the gradients of `from` and `skip`.
+fn overwrites(parts: &[Part]) -> Vec<[bool; 2]> {
     let mut written = vec![false; parts.len() + 1];
-    let mut fresh = Vec::new();
+    let mut overwrite = Vec::new();
     for part in parts.iter().rev() {
         let mut first = |slot: usize| !std::mem::replace(&mut written[slot], true);
-        fresh.push([first(part.from), part.skip.is_some_and(first)]);
+        overwrite.push([first(part.from), part.skip.is_some_and(first)]);
     }
-    fresh.reverse();
-    fresh
+    overwrite.reverse();
+    overwrite
 }
 
-/// Hands out parts of the arena, each at the start of a cache line.
+/// Assigns ranges of the arena, each at the start of a cache line.
 #[derive(Default)]
-struct Memory {
+struct Arena {
     len: usize,
 }
 
-impl Memory {
-    fn take(&mut self, len: usize) -> Range<usize> {
+impl Arena {
+    fn reserve(&mut self, len: usize) -> Range<usize> {
         let from = self.len;
         self.len = (from + len).next_multiple_of(16);
         from..from + len
