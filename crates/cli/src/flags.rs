@@ -111,7 +111,7 @@ impl JobFlags {
     pub fn scenario(&self, name_or_path: &str) -> Result<Scenario, Ending> {
         let mut scenario = scenarios::load(name_or_path).map_err(Ending::Usage)?;
         scenario.workers = self.workers.unwrap_or(scenario.workers);
-        scenario.check().map_err(Ending::Usage)?;
+        scenario.check().map_err(|error| Ending::Usage(error.to_string()))?;
         Ok(scenario)
     }
 }

@@ -27,7 +27,7 @@ pub fn simulate(
     threads: usize,
     readers: Vec<&mut dyn Reader>,
 ) -> Result<Simulated, Failure> {
-    scenario.check().map_err(Failure::Usage)?;
+    scenario.check().map_err(|error| Failure::Usage(error.to_string()))?;
     let (plan, coordination) =
         (Arc::new(prepared.plan.clone()), prepared.strategy().coordination());
     let cluster = SimCluster::new(

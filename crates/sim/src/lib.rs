@@ -1,7 +1,8 @@
-//! A cluster in virtual time: the same workers, the same strategies, any speed, network and mishap.
+//! A simulated cluster in virtual time: the same workers and strategies, with any speeds, network and faults.
 
 pub mod checkers;
 mod cluster;
+mod error;
 mod exchanges;
 mod network;
 mod pool;
@@ -9,4 +10,5 @@ pub mod scenario;
 mod speed;
 
 pub use cluster::{SimCluster, SimConfig};
+pub use error::ScenarioError;
 pub use scenario::Scenario;
