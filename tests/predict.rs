@@ -241,8 +241,8 @@ fn a_text_model_keeps_its_vocabulary_when_the_file_changes_or_is_deleted() {
     assert_eq!(continued(), before);
     let changed = "hello.txt has other characters now than the text that was learned: give it back what it held, or start anew";
     assert_refused(2, &["train", "--resume", "hello", "--epochs", "2"], changed);
-    let judged = "hello.txt has other characters than the text that the model learned: give one with the same";
-    assert_refused(2, &["evaluate", "hello"], judged);
+    let other = "hello.txt has other characters than the text that the model learned: give one with the same";
+    assert_refused(2, &["evaluate", "hello"], other);
     fs::remove_file(folder().join("hello.txt")).unwrap();
     assert_eq!(continued(), before);
 }

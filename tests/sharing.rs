@@ -43,7 +43,7 @@ fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
             ControlFlow::Continue(())
         });
     assert_eq!(ended, Ok(()));
-    let shelves = shelves.lock().expect("nobody panics");
+    let shelves = shelves.lock().expect("no thread panicked");
     let values: Vec<_> =
         shelves.iter().filter(|((_, shelf), _)| *shelf == Shelf::Replica).collect();
     assert_eq!(values.len(), workers as usize);

@@ -245,7 +245,7 @@ fn the_evaluated_params_are_the_saved_ones() {
     let named = recipes().into_iter().map(|recipe| Job { strategy: recipe.name, ..Job::default() });
     let spelled_out = Job::from_toml(every_seventh_step).expect("the job is valid TOML");
     for (i, it) in named.chain([spelled_out]).enumerate() {
-        let dir = test_folder(&format!("judged-{i}"));
+        let dir = test_folder(&format!("evaluated-{i}"));
         let checkpoints = job("ssgd", &dir, None).checkpoints;
         let job = Job { epochs: 1.0, checkpoints, ..it };
 
@@ -254,7 +254,7 @@ fn the_evaluated_params_are_the_saved_ones() {
         let what = format!("{} {:?}", job.strategy, job.choices);
         let (_, params) = load_params(&dir).expect("there is a last checkpoint");
         assert_eq!(print(&trained), fingerprint(&params), "{what}");
-        let elsewhere = test_folder(&format!("judged-{i}-elsewhere"));
+        let elsewhere = test_folder(&format!("evaluated-{i}-elsewhere"));
         let moved = Checkpoints::into(elsewhere.to_str().expect("the path is UTF-8"));
         resume(&Job { checkpoints: Some(moved), ..job.clone() }, &dir, 3, None);
         let (_, params) = load_params(&elsewhere).expect("a finished job is saved there, too");

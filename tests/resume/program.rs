@@ -140,11 +140,11 @@ fn sigusr1_saves_at_once_and_training_continues() {
     for strategy in ["ssgd", "gossip-pull", "async"] {
         let dir = test_folder(&format!("usr1-{strategy}"));
         let arguments = format!(
-            "train --strategy {strategy} --epochs 1000 --speeds 1,1 --json --checkpoints saved --journal told"
+            "train --strategy {strategy} --epochs 1000 --speeds 1,1 --json --checkpoints saved --journal journal"
         );
         let child = paceline(&arguments, &dir).spawn().expect("the program starts");
         // The journal is created after the signal handler is installed.
-        wait_until("training has started", || dir.join("told").exists());
+        wait_until("training has started", || dir.join("journal").exists());
         std::thread::sleep(Duration::from_millis(200));
         assert!(visible(&dir.join("saved")).is_empty());
 

@@ -9,7 +9,7 @@ pub enum ScenarioError {
     #[error("{field} = {workers}: give at most {max}")]
     TooManyWorkers { field: &'static str, workers: u32, max: u32 },
     #[error("{field} = 0: at least one worker must stay")]
-    NobodyStays { field: &'static str },
+    NoWorkerStays { field: &'static str },
     #[error("{field} = {value}: give a number above zero")]
     NotPositive { field: &'static str, value: f64 },
     #[error("{field} = {value}: give a number from {min:e} to {max:e}")]

@@ -371,7 +371,7 @@ impl Scenario {
             }
             few_enough("size.workers", size.workers)?;
             if size.workers == 0 {
-                return Err(ScenarioError::NobodyStays { field: "size.workers" });
+                return Err(ScenarioError::NoWorkerStays { field: "size.workers" });
             }
         }
         for cut in &self.cuts {
@@ -384,7 +384,7 @@ impl Scenario {
             not_negative("churn.back_after_mean", churn.back_after_mean)?;
             probability("churn.leave_chance", churn.leave_chance)?;
             if churn.members_min == 0 {
-                return Err(ScenarioError::NobodyStays { field: "churn.members_min" });
+                return Err(ScenarioError::NoWorkerStays { field: "churn.members_min" });
             }
         }
         Ok(())
