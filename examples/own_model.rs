@@ -1,4 +1,4 @@
-//! A model and data of one's own, learned by two strategies on the same simulated cluster.
+//! A custom model and data set, trained by two strategies on the same simulated cluster.
 //!
 //! `cargo run --release --example own_model`
 
@@ -15,7 +15,7 @@ fn main() -> Result<(), String> {
         train: Arc::new(Plane { points: 4_000, seed: 1 }),
         test: Arc::new(Plane { points: 1_000, seed: 2 }),
     };
-    println!("largest error of a slope: {:.1e}", largest_slope_error(&task));
+    println!("largest error of the gradient: {:.1e}", largest_gradient_error(&task));
 
     let cluster = scenarios::named("stragglers")?;
     for strategy in ["ssgd", "lb-bsp"] {
@@ -29,19 +29,19 @@ fn main() -> Result<(), String> {
         let prepared = job.check(&recipes(), cluster.workers, Some(task.clone()))?;
         let run =
             simulate(&prepared, &cluster, 1, vec![]).map_err(|failure| failure.to_string())?;
-        let outcome = run.result;
+        let result = run.result;
         println!(
             "{strategy:<7} {:.2} s, accuracy {:.1} %, 95 % after {:.2} s, {} samples lost",
-            outcome.seconds(),
-            100.0 * outcome.accuracy,
-            outcome.time_to_target_seconds.unwrap_or(f64::NAN),
-            outcome.ledger.lost
+            result.seconds(),
+            100.0 * result.accuracy,
+            result.time_to_target_seconds.unwrap_or(f64::NAN),
+            result.ledger.lost
         );
     }
     Ok(())
 }
 
-/// Points of the plane; those inside a slanted ellipse are of class 1.
+/// Points in the plane; those inside a slanted ellipse belong to class 1.
 struct Plane {
     points: u64,
     seed: u64,
@@ -60,7 +60,7 @@ impl Dataset for Plane {
         2
     }
 
-    /// Every epoch sees the points a little elsewhere; the same index and epoch give the same row.
+    /// Moves the points slightly in every epoch, as data augmentation; the same index and epoch return the same row.
     fn read(&self, index: u64, epoch: u64, into: &mut [f32]) -> u32 {
         let mut place = Dice::keyed(&[self.seed, index]);
         let (x, y) = (place.between(-2.0, 2.0), place.between(-2.0, 2.0));
@@ -71,8 +71,8 @@ impl Dataset for Plane {
     }
 }
 
-/// Logistic regression on the terms of a conic: the border between the classes is an ellipse, a
-/// parabola or a hyperbola.
+/// Logistic regression on the terms of a conic: the boundary between the classes is an ellipse, a parabola or a
+/// hyperbola.
 struct Conic;
 
 const TERMS: usize = 6;
@@ -82,14 +82,14 @@ fn terms(row: &[f32]) -> [f32; TERMS] {
     [1.0, x, y, x * x, x * y, y * y]
 }
 
-/// How much class 1 is to be preferred: the logarithm of the odds.
-fn preference(params: &[f32], terms: &[f32; TERMS]) -> f32 {
+/// The logit of class 1: the logarithm of its odds.
+fn logit(params: &[f32], terms: &[f32; TERMS]) -> f32 {
     params.iter().zip(terms).map(|(w, t)| w * t).sum()
 }
 
-/// -ln of the chance that the model gives the label, without overflow.
-fn loss(preference: f32, label: u32) -> f64 {
-    let wrong = f64::from(if label == 1 { -preference } else { preference });
+/// -ln of the probability of the label, without overflow.
+fn loss(logit: f32, label: u32) -> f64 {
+    let wrong = f64::from(if label == 1 { -logit } else { logit });
     wrong.max(0.0) + (-wrong.abs()).exp().ln_1p()
 }
 
@@ -105,11 +105,11 @@ impl Model for Conic {
     fn gradient(&self, params: &[f32], batch: &Batch, _scratch: &mut Scratch, into: &mut Gradient) {
         for (row, label) in batch.inputs.chunks_exact(batch.features).zip(&batch.labels) {
             let terms = terms(row);
-            let preference = preference(params, &terms);
-            let chance = 1.0 / (1.0 + (-preference).exp());
-            let slope = chance - *label as f32;
+            let logit = logit(params, &terms);
+            let probability = 1.0 / (1.0 + (-logit).exp());
+            let slope = probability - *label as f32;
             into.sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += slope * term);
-            into.loss_sum += loss(preference, *label);
+            into.loss_sum += loss(logit, *label);
         }
         into.samples += batch.len() as u64;
     }
@@ -117,16 +117,16 @@ impl Model for Conic {
     fn evaluate(&self, params: &[f32], batch: &Batch, _scratch: &mut Scratch) -> Score {
         let mut score = Score { samples: batch.len() as u64, ..Score::default() };
         for (row, label) in batch.inputs.chunks_exact(batch.features).zip(&batch.labels) {
-            let preference = preference(params, &terms(row));
-            score.loss_sum += loss(preference, *label);
-            score.correct += u64::from(u32::from(preference > 0.0) == *label);
+            let logit = logit(params, &terms(row));
+            score.loss_sum += loss(logit, *label);
+            score.correct += u64::from(u32::from(logit > 0.0) == *label);
         }
         score
     }
 }
 
-/// The gradient beside (loss(w + h) - loss(w - h)) / 2h, for each param in turn.
-fn largest_slope_error(task: &Task) -> f64 {
+/// The largest difference of the gradient from (loss(w + h) - loss(w - h)) / 2h, over all params.
+fn largest_gradient_error(task: &Task) -> f64 {
     const STEP: f32 = 1.0 / 256.0;
     let mut batch = Batch::new();
     batch.fill(task.train.as_ref(), (0..16).map(|index| (0, index)));
@@ -154,9 +154,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gradient_is_the_slope_of_the_loss() {
+    fn the_gradient_agrees_with_finite_differences() {
         let plane = Arc::new(Plane { points: 16, seed: 3 });
         let task = Task { model: Arc::new(Conic), train: plane.clone(), test: plane };
-        assert!(largest_slope_error(&task) < 1e-3);
+        assert!(largest_gradient_error(&task) < 1e-3);
     }
 }

@@ -1,4 +1,4 @@
-//! A network of one's own in a few lines, trained on four threads of unequal speed.
+//! A custom network in a few lines, trained on four threads of unequal speed.
 //!
 //! `cargo run --release --example own_net`
 
@@ -24,16 +24,16 @@ fn main() -> Result<(), String> {
 
     let job = Job { strategy: "dbs".into(), epochs: 2.0, ..Job::default() };
     let prepared = job.check(&recipes(), 4, Some(task))?;
-    let setting = ThreadOptions { speeds: vec![4.0, 4.0, 2.0, 1.0], pace: None };
-    let trained = train(&prepared, setting, Arc::new(AtomicBool::new(false)), vec![])
+    let options = ThreadOptions { speeds: vec![4.0, 4.0, 2.0, 1.0], pace: None };
+    let trained = train(&prepared, options, Arc::new(AtomicBool::new(false)), vec![])
         .map_err(|failure| failure.to_string())?;
 
-    let outcome = trained.result;
+    let result = trained.result;
     println!(
         "accuracy {:.1} % after {:.1} s; the slowest worker computed {:.0} % of the time",
-        100.0 * outcome.accuracy,
-        outcome.seconds(),
-        100.0 * outcome.utilization.last().copied().unwrap_or(f64::NAN),
+        100.0 * result.accuracy,
+        result.seconds(),
+        100.0 * result.utilization.last().copied().unwrap_or(f64::NAN),
     );
     Ok(())
 }

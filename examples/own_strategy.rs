@@ -1,4 +1,4 @@
-//! A training algorithm of one's own, beside those of the table.
+//! A custom training algorithm, next to the built-in ones.
 //!
 //! `cargo run --release --example own_strategy -- compare slow-network --strategies ssgd,cpsgd,hybrid`
 
@@ -16,15 +16,15 @@ fn hybrid() -> Recipe {
     Recipe::own("hybrid", summary, 0.2, |batch, _workers| Hybrid::new(batch, 4))
 }
 
-/// Sums gradients while the loss is high, when replicas would part fastest; once it has halved,
-/// everyone learns alone and replicas are averaged now and then.
+/// Sums gradients while the loss is high, because replicas would diverge fastest then. Once the loss has halved, each
+/// worker trains its own replica, and replicas are averaged periodically.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Hybrid {
     batch: u64,
     /// Local steps between averages.
     period: u64,
-    /// The loss of the first round, and a slow average since: of everybody's samples, so that all
-    /// members know the same.
+    /// The loss of the first round, and a moving average since. Both are over the samples of all members, so that all
+    /// members make the same decision.
     loss_first: Option<f64>,
     loss: f64,
 }
@@ -65,8 +65,8 @@ impl Hybrid {
         Hybrid { batch, period, loss_first: None, loss: 0.0 }
     }
 
-    /// Never false again once it is true: only rounds of the first kind change the loss. Momentum
-    /// is each member's own after the first average, so there is no way back to common steps.
+    /// Once true, it stays true, because only summing rounds change the loss. There must be no way back: after the first
+    /// average, each member has its own momentum, so common steps would make replicas diverge.
     fn has_halved(&self) -> bool {
         self.loss_first.is_some_and(|first| self.loss < 0.5 * first)
     }
@@ -94,17 +94,17 @@ mod tests {
     }
 
     #[test]
-    fn it_learns() {
+    fn hybrid_learns() {
         let cluster = Scenario::default();
-        let prepared = job(1).check(&[hybrid()], cluster.workers, None).expect("the job is sound");
+        let prepared = job(1).check(&[hybrid()], cluster.workers, None).expect("the job is valid");
 
-        let outcome = simulate(&prepared, &cluster, 1, vec![]).expect("it ends").result;
+        let result = simulate(&prepared, &cluster, 1, vec![]).expect("it ends").result;
 
-        assert!(outcome.accuracy > 0.9, "{outcome:?}");
+        assert!(result.accuracy > 0.9, "{result:?}");
     }
 
     #[test]
-    fn mishaps_lose_no_sample_and_members_agree() {
+    fn faults_lose_no_sample_and_replicas_agree() {
         for seed in 0..100 {
             let mut dice = Dice::keyed(&[seed]);
             let crash = |dice: &mut Dice| {
@@ -116,16 +116,17 @@ mod tests {
                 joins: vec![Join { at: dice.between(0.0, 0.2), workers: 1 }],
                 ..Scenario::default()
             };
-            let mut prepared = job(seed).check(&[hybrid()], 4, None).expect("the job is sound");
+            let mut prepared = job(seed).check(&[hybrid()], 4, None).expect("the job is valid");
             prepared.plan.fingerprints = true;
-            let mut agreement = ReplicasAgree::default();
+            let mut replicas_agree = ReplicasAgree::default();
 
-            let run = simulate(&prepared, &cluster, 1, vec![&mut agreement]);
+            let run = simulate(&prepared, &cluster, 1, vec![&mut replicas_agree]);
 
-            let outcome = run.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")).result;
-            let ledger = (outcome.ledger.lost, outcome.ledger.repeated);
+            let result = run.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")).result;
+            let ledger = (result.ledger.lost, result.ledger.repeated);
             assert_eq!(ledger, (0, 0), "seed {seed}: samples lost, samples repeated");
-            assert!(agreement.violations.is_empty(), "seed {seed}: {:?}", agreement.violations);
+            let violations = replicas_agree.violations;
+            assert!(violations.is_empty(), "seed {seed}: {violations:?}");
         }
     }
 }

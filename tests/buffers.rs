@@ -1,16 +1,16 @@
-//! The statistics of batch norm are a part of every replica, but nothing that is learned by descending.
+//! The running statistics of batch norm are part of each replica, but no optimizer step changes them.
 
 use paceline::{Job, Line, Reader, Record, Scenario, recipes, simulate};
 
-/// A rate at which no parameter moves to speak of, while statistics follow the samples.
-const STILL: f32 = 1e-12;
+/// A learning rate at which parameters practically stay, while statistics follow the samples.
+const TINY_RATE: f32 = 1e-12;
 
 fn job(choices: &str) -> Job {
     let text = format!(
-        "model = \"resnet8-bn\"\nsamples = 256\nepochs = 1\nbatch = 8\nlearning_rate = {STILL}\n\
+        "model = \"resnet8-bn\"\nsamples = 256\nepochs = 1\nbatch = 8\nlearning_rate = {TINY_RATE}\n\
          [choices]\nstrategy = \"periodic_average\"\n{choices}\n"
     );
-    Job::from_toml(&text).expect("it is a job")
+    Job::from_toml(&text).expect("the job is valid TOML")
 }
 
 #[derive(Default)]
@@ -27,24 +27,28 @@ impl Reader for Variances {
 }
 
 #[test]
-fn an_outer_step_leaves_statistics_to_their_mean() {
+fn an_outer_step_does_not_extrapolate_statistics() {
     let job = job("outer = { kind = \"diloco\", rate = 1e-6, momentum = 0.9 }\n\
          period = { kind = \"constant\", steps = 4 }");
-    let prepared = job.check(&recipes(), 4, None).expect("it is sound");
+    let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
     let before = prepared.plan.initial[prepared.plan.layout.params..].to_vec();
 
     let simulated = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends");
 
-    let after = simulated.params.expect("there are some")[prepared.plan.layout.params..].to_vec();
+    let after = simulated.params.expect("there are params")[prepared.plan.layout.params..].to_vec();
     let moved = before.iter().zip(&after).filter(|(a, b)| (*a - *b).abs() > 0.01).count();
-    assert!(moved > before.len() / 2, "only {moved} of {} have followed", before.len());
+    assert!(
+        moved > before.len() / 2,
+        "only {moved} of {} statistics followed the samples",
+        before.len()
+    );
 }
 
-/// Jiang and Agrawal 2020, section III: the variance is of what the learning rate moves.
+/// Jiang and Agrawal 2020, section III: the variance is that of the parameters, which the learning rate moves.
 #[test]
-fn the_variance_that_adapts_a_period_is_of_parameters_alone() {
+fn the_variance_that_adapts_a_period_excludes_buffers() {
     let job = job("period = { kind = \"adaptive\", steps_first = 2 }");
-    let prepared = job.check(&recipes(), 4, None).expect("it is sound");
+    let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
     let mut seen = Variances::default();
 
     simulate(&prepared, &Scenario::default(), 1, vec![&mut seen]).expect("it ends");

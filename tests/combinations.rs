@@ -1,4 +1,4 @@
-//! Every combination of choices either runs or is refused in one sentence; docs/combinations.md says which.
+//! Every combination of choices either runs or is refused with a one-line message; docs/combinations.md says which.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn outers() -> Axis<Outer> {
 }
 
 #[test]
-fn every_combination_runs_or_is_refused_in_one_sentence() {
+fn every_combination_runs_or_is_refused_with_a_one_line_message() {
     let task = tiny_task();
     let scenario = Scenario { workers: 3, ..Scenario::default() };
     let (mut ran, mut refused) = (0, 0);
@@ -78,8 +78,11 @@ fn every_combination_runs_or_is_refused_in_one_sentence() {
                                     run(&choices, &task, &scenario);
                                     ran += 1;
                                 }
-                                Err(sentence) => {
-                                    assert!(is_a_sentence(&sentence), "{sentence:?}: {choices:?}");
+                                Err(message) => {
+                                    assert!(
+                                        is_one_line_with_advice(&message),
+                                        "{message:?}: {choices:?}"
+                                    );
                                     refused += 1;
                                 }
                             }
@@ -140,7 +143,7 @@ fn run(choices: &Choices, task: &Task, scenario: &Scenario) {
 fn run_job(job: &Job, task: &Task, scenario: &Scenario) {
     let choices = &job.choices;
     let prepared = job.check(&recipes(), scenario.workers, Some(task.clone()));
-    let prepared = prepared.unwrap_or_else(|sentence| panic!("{sentence}: {choices:?}"));
+    let prepared = prepared.unwrap_or_else(|message| panic!("{message}: {choices:?}"));
     let outcome = simulate(&prepared, scenario, 1, vec![])
         .unwrap_or_else(|failure| panic!("{failure}: {choices:?}"))
         .result;
@@ -148,14 +151,14 @@ fn run_job(job: &Job, task: &Task, scenario: &Scenario) {
     assert!(outcome.loss.is_finite() && outcome.diverged.is_none(), "{choices:?}");
 }
 
-/// One line that says what is wrong and what to choose.
-fn is_a_sentence(text: &str) -> bool {
+/// Whether a message is one line that says what to choose.
+fn is_one_line_with_advice(text: &str) -> bool {
     let advice = ["choose", "leave", "give", "knows only"];
     !text.contains('\n') && text.len() < 220 && advice.iter().any(|word| text.contains(word))
 }
 
 #[test]
-fn the_documented_table_is_the_true_one() {
+fn the_documented_table_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/combinations.md");
     let table = document();
     if std::env::var_os("UPDATE").is_some() {
@@ -164,7 +167,7 @@ fn the_documented_table_is_the_true_one() {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == table,
-        "docs/combinations.md is out of date: UPDATE=1 cargo test --test combinations writes it anew"
+        "docs/combinations.md is out of date: UPDATE=1 cargo test --test combinations rewrites it"
     );
 }
 

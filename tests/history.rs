@@ -1,6 +1,7 @@
-//! One seed, one journal: the hash of every recipe's journal is kept, and a refactoring changes none.
+//! The same seed produces the same journal: tests/history.txt keeps the hash of each recipe's journal, and a refactoring
+//! must not change any.
 //!
-//! When a change is meant to change them: `UPDATE=1 cargo test --test history`, and say so in the commit.
+//! If a change of behaviour is intended: `UPDATE=1 cargo test --test history`, and say so in the commit message.
 
 use paceline::learn::Path;
 use paceline::sim::scenario::{Crash, Join, Leave};
@@ -17,9 +18,9 @@ fn no_journal_hash_has_changed() {
         }
     }
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(PATH, &history).expect("the history can be written");
+        std::fs::write(PATH, &history).expect("tests/history.txt can be written");
     }
-    let kept = std::fs::read_to_string(PATH).expect("the history is there");
+    let kept = std::fs::read_to_string(PATH).expect("tests/history.txt exists");
     let changed: Vec<_> =
         history.lines().zip(kept.lines()).filter(|(now, before)| now != before).collect();
     assert!(changed.is_empty() && history.len() == kept.len(), "now, before: {changed:#?}");
@@ -34,7 +35,7 @@ fn the_journal_is_the_same_for_any_number_of_compute_threads() {
     }
 }
 
-/// Uneven, with a crash, a leave and a join: something of everything.
+/// The journal's hash on an uneven cluster with a crash, a leave and a join.
 fn hash(strategy: &str, seed: u64, threads: usize) -> String {
     let mut scenario = Scenario { workers: 5, ..Scenario::default() };
     scenario.compute.relative = vec![1.0, 1.0, 2.0, 1.0, 3.0];
@@ -42,7 +43,7 @@ fn hash(strategy: &str, seed: u64, threads: usize) -> String {
     scenario.crashes = vec![Crash { worker: 1, at: 0.03, back_after: Some(0.02) }];
     scenario.leaves = vec![Leave { worker: 3, at: 0.06 }];
     scenario.joins = vec![Join { at: 0.02, workers: 1 }];
-    // A batch that is worth a thread, so that the threads really differ.
+    // Large enough to be computed on other threads, so that their number could matter.
     let job = Job {
         strategy: strategy.into(),
         seed,
@@ -51,6 +52,6 @@ fn hash(strategy: &str, seed: u64, threads: usize) -> String {
         kernels: Some(Path::Portable),
         ..Job::default()
     };
-    let prepared = job.check(&recipes(), scenario.workers, None).expect("the job is sound");
+    let prepared = job.check(&recipes(), scenario.workers, None).expect("the job is valid");
     simulate(&prepared, &scenario, threads, vec![]).expect("the run ends").result.journal_hash
 }

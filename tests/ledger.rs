@@ -1,4 +1,4 @@
-//! The checker of the ledger can fail: a ledger that is broken on purpose shows in its counts.
+//! The ledger's checker can fail: it counts the errors of a ledger that is broken on purpose.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use paceline::runtime::{Executor, SampleTally, Spans, Tally, WorkerId, train};
 use paceline::sim::{SimCluster, SimConfig};
 use paceline::{Job, Line, Record, Scenario, recipes};
 
-/// Deals one range a second time, in place of the one that was due.
+/// A cluster that leases one range a second time instead of the next one.
 struct DealsTwice {
     cluster: SimCluster,
     leases: u32,
@@ -48,12 +48,12 @@ impl Cluster for DealsTwice {
     }
 }
 
-/// A run of gossip over `samples` positions of digits, stuck or not.
+/// The tally of a gossip run on digits, with a correct or a broken ledger.
 fn tally(broken: bool) -> Tally {
     let job = Job { strategy: "gossip-pull".into(), epochs: 0.5, ..Job::default() };
-    let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+    let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
     let plan = Arc::new(prepared.plan.clone());
-    let setting = SimConfig {
+    let options = SimConfig {
         seed: plan.seed,
         compute: prepared.task.compute(plan.seed),
         threads: 1,
@@ -61,7 +61,7 @@ fn tally(broken: bool) -> Tally {
         samples_per_epoch: plan.samples_per_epoch,
         center_applies: false,
     };
-    let cluster = SimCluster::new(Scenario::default(), setting);
+    let cluster = SimCluster::new(Scenario::default(), options);
     let leases = if broken { 0 } else { 1_000_000 };
     let outputs = cluster.outputs();
     let cluster = DealsTwice { cluster, leases, last: Spans::new() };
@@ -89,19 +89,19 @@ fn tally(broken: bool) -> Tally {
             check.read(&line);
         }
     }
-    // A range that nobody ever applies is waited for by all; that too is seen.
+    // With a range that is never applied, all workers wait forever, and the run ends with an error.
     assert_eq!(ended.is_err(), broken);
     check.verdict(false)
 }
 
 #[test]
-fn a_ledger_that_deals_twice_shows_as_lost_and_repeated() {
+fn a_range_that_is_leased_twice_counts_as_lost_and_repeated() {
     assert_eq!(tally(false), Tally { done: 719, lost: 0, repeated: 0 });
     assert_eq!(tally(true), Tally { done: 703, lost: 16, repeated: 16 });
 }
 
 #[test]
-fn a_range_applied_after_its_worker_was_given_up_is_wasted_not_repeated() {
+fn a_range_applied_after_its_worker_was_removed_is_wasted_not_repeated() {
     let mut check = SampleTally::default();
     let who = WorkerId(0);
     let applied = |who, from, to| Record::Applied {

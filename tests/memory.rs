@@ -1,4 +1,4 @@
-//! What simulating many workers takes in memory.
+//! Simulating many workers takes little memory.
 
 #![allow(unsafe_code)]
 
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline::{Job, Scenario, recipes, simulate};
 
-/// Bytes that are taken now, and the most that ever were.
+/// The bytes in use, and their maximum so far.
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes what the program takes and gives back.
-struct Noting;
+/// Counts the bytes in use.
+struct Counting;
 
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Noting {
+// SAFETY: every call is forwarded unchanged to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         MOST.fetch_max(now, Ordering::Relaxed);
@@ -29,27 +29,27 @@ unsafe impl GlobalAlloc for Noting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Noting = Noting;
+static ALLOCATOR: Counting = Counting;
 
-/// The most that a simulation takes beyond what was there before, in vectors as long as the model.
+/// The peak memory of a simulation, in vectors of the model's length.
 fn vectors(strategy: &str, workers: u32) -> f64 {
     let text = format!(
         "strategy = \"{strategy}\"\nmodel = \"cnn\"\nsamples = {}\nepochs = 2\nbatch = 1\n",
         2 * workers
     );
-    let job = Job::from_toml(&text).expect("it is a job");
-    let prepared = job.check(&recipes(), workers, None).expect("it is sound");
+    let job = Job::from_toml(&text).expect("the job is valid TOML");
+    let prepared = job.check(&recipes(), workers, None).expect("the job is valid");
     let scenario = Scenario { workers, ..Scenario::default() };
     let before = NOW.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);
 
     simulate(&prepared, &scenario, 1, vec![]).unwrap_or_else(|_| panic!("the run ends"));
 
-    let taken = MOST.load(Ordering::Relaxed) - before;
-    taken as f64 / (4 * prepared.plan.initial.len()) as f64
+    let used = MOST.load(Ordering::Relaxed) - before;
+    used as f64 / (4 * prepared.plan.initial.len()) as f64
 }
 
-/// Workers of equal speed share their replica, and what they add to a sum is not kept.
+/// Workers of equal speed share one replica, and gradients are dropped once they are added to a sum.
 #[test]
 fn a_hundred_workers_in_step_need_hardly_more_memory_than_ten() {
     for strategy in ["ssgd", "qsgd", "dynamic"] {

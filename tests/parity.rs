@@ -1,4 +1,4 @@
-//! Simulated and real agree: the same strategy code gives the same bits on both clusters.
+//! The simulator and threads agree: the same strategy code computes the same bits on both clusters.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,10 +12,10 @@ use paceline::{Job, Line, Prepared, Reader, Record, Scenario, Task, recipes, sim
 
 fn job(strategy: &str) -> Prepared {
     let job = Job { strategy: strategy.into(), epochs: 2.0, seed: 5, ..Job::default() };
-    job.check(&recipes(), 4, None).expect("the job is sound")
+    job.check(&recipes(), 4, None).expect("the job is valid")
 }
 
-/// A cluster as uneven as can be: recipes that read no clock must not notice.
+/// A very uneven cluster, which must not change the result of recipes that read no clock.
 fn uneven() -> Scenario {
     let mut scenario = Scenario { workers: 4, ..Scenario::default() };
     scenario.compute.relative = vec![1.0, 2.5, 1.0, 4.0];
@@ -24,8 +24,8 @@ fn uneven() -> Scenario {
 }
 
 fn on_threads(prepared: &Prepared, speeds: &[f64], readers: Vec<&mut dyn Reader>) -> Trained {
-    let setting = ThreadOptions { speeds: speeds.to_vec(), pace: None };
-    let trained = train(prepared, setting, Arc::new(AtomicBool::new(false)), readers);
+    let options = ThreadOptions { speeds: speeds.to_vec(), pace: None };
+    let trained = train(prepared, options, Arc::new(AtomicBool::new(false)), readers);
     let trained = trained.expect("training on threads ends");
     let ledger = trained.result.ledger;
     assert_eq!((ledger.done, ledger.lost, ledger.repeated), (prepared.plan.samples_total, 0, 0));
@@ -33,7 +33,7 @@ fn on_threads(prepared: &Prepared, speeds: &[f64], readers: Vec<&mut dyn Reader>
 }
 
 #[test]
-fn recipes_that_read_no_clock_give_the_same_bits_simulated_and_on_threads() {
+fn recipes_that_read_no_clock_end_with_the_same_bits_simulated_and_on_threads() {
     for name in ["ssgd", "qsgd", "dynamic", "pipe", "cpsgd", "adpsgd", "diloco"] {
         let prepared = job(name);
         let real = on_threads(&prepared, &[], vec![]).params.expect("there are params");
@@ -45,7 +45,7 @@ fn recipes_that_read_no_clock_give_the_same_bits_simulated_and_on_threads() {
     }
 }
 
-/// Collects what each evaluation found, and after how many samples.
+/// Collects (samples, loss, accuracy) of each evaluation.
 #[derive(Default)]
 struct Scores(Vec<(u64, f64, f64)>);
 
@@ -57,7 +57,7 @@ impl Reader for Scores {
     }
 }
 
-/// Also where an epoch is over long before the last one is evaluated: the replica is that of its epoch.
+/// Also if an epoch ends long before the previous one is evaluated: each evaluation uses the replica of its epoch.
 #[test]
 fn every_epoch_gets_the_same_score_simulated_and_on_threads() {
     for name in ["ssgd", "cpsgd", "pipe"] {
@@ -68,7 +68,7 @@ fn every_epoch_gets_the_same_score_simulated_and_on_threads() {
             batch: Some(4),
             ..Job::default()
         };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
         let (mut real, mut simulated) = (Scores::default(), Scores::default());
 
         on_threads(&prepared, &[], vec![&mut real]);
@@ -81,7 +81,7 @@ fn every_epoch_gets_the_same_score_simulated_and_on_threads() {
     }
 }
 
-/// Collects what every worker put into the exchange of every round.
+/// Collects each worker's entry to the exchange of each round.
 #[derive(Default)]
 struct Recorder(Replay);
 
@@ -94,7 +94,7 @@ impl Reader for Recorder {
 }
 
 #[test]
-fn recipes_that_read_the_clock_give_the_same_bits_when_its_readings_are_replayed() {
+fn recipes_that_read_the_clock_end_with_the_same_bits_when_its_readings_are_replayed() {
     for name in ["abs", "dbs", "lb-bsp", "local-dbs"] {
         let prepared = job(name);
         let mut recorder = Recorder::default();
@@ -118,15 +118,15 @@ fn recipes_that_read_the_clock_give_the_same_bits_when_its_readings_are_replayed
 fn asynchronous_recipes_account_for_every_sample_and_learn_alike_on_threads() {
     for name in ["gossip-pull", "gossip-push", "easgd", "async", "ssp"] {
         let job = Job { strategy: name.into(), epochs: 10.0, seed: 5, ..Job::default() };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
-        // Emulated speeds, lest one be starved on a busy machine and its old replica count for a quarter.
+        let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
+        // With emulated speeds, no worker is starved on a busy machine; its stale replica would count for a quarter.
         let real = on_threads(&prepared, &[1.0, 1.0, 2.0, 4.0], vec![]).result;
 
         let simulated = simulate(&prepared, &uneven(), 2, vec![]).expect("it ends").result;
 
-        let apart = (real.accuracy - simulated.accuracy).abs();
+        let difference = (real.accuracy - simulated.accuracy).abs();
         assert!(
-            apart < 0.04,
+            difference < 0.04,
             "{name}: {} on threads, {} simulated",
             real.accuracy,
             simulated.accuracy
@@ -135,10 +135,10 @@ fn asynchronous_recipes_account_for_every_sample_and_learn_alike_on_threads() {
 }
 
 #[test]
-fn a_wish_to_stop_ends_the_job_after_the_round_with_nothing_lost() {
+fn a_stopped_job_ends_after_the_round_without_losing_samples() {
     for name in ["ssgd", "abs", "adpsgd", "gossip-pull", "async"] {
         let job = Job { strategy: name.into(), epochs: 1000.0, ..Job::default() };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
         let stop = Arc::new(AtomicBool::new(false));
         let mut stopper = StopAfter { stop: stop.clone(), lines: 2000 };
 
@@ -164,7 +164,7 @@ impl Reader for StopAfter {
     }
 }
 
-/// Is evaluated until the job is stopped.
+/// A model whose evaluation lasts until the job is stopped.
 struct Endless {
     model: Quadratic,
     stop: Arc<AtomicBool>,
@@ -186,7 +186,7 @@ impl Model for Endless {
     fn evaluate(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Score {
         let since = Instant::now();
         while !self.stop.load(std::sync::atomic::Ordering::Relaxed) {
-            assert!(since.elapsed() < Duration::from_secs(60), "nobody stops the job");
+            assert!(since.elapsed() < Duration::from_secs(60), "the job is not stopped");
             std::thread::sleep(Duration::from_millis(1));
         }
         self.model.evaluate(params, batch, scratch)
@@ -194,14 +194,14 @@ impl Model for Endless {
 }
 
 #[test]
-fn an_evaluation_holds_up_neither_learning_nor_the_wish_to_stop() {
+fn an_evaluation_delays_neither_training_nor_stopping() {
     let stop = Arc::new(AtomicBool::new(false));
     let model = Quadratic { curvature: vec![0.5; 4], noise: 0.1 };
     let model = Arc::new(Endless { model, stop: stop.clone() });
     let task = Task { model, train: Arc::new(Noise { len: 50 }), test: Arc::new(Noise { len: 1 }) };
     let job = Job { strategy: "ssgd".into(), epochs: 1e5, ..Job::default() };
-    let prepared = job.check(&recipes(), 2, Some(task)).expect("the job is sound");
-    // The first epoch ends long before so many lines are written.
+    let prepared = job.check(&recipes(), 2, Some(task)).expect("the job is valid");
+    // The first epoch ends long before this many lines are written.
     let mut stopper = StopAfter { stop: stop.clone(), lines: 2000 };
 
     let trained = train(&prepared, ThreadOptions::default(), stop, vec![&mut stopper]);
@@ -210,7 +210,7 @@ fn an_evaluation_holds_up_neither_learning_nor_the_wish_to_stop() {
     assert!(outcome.stopped && outcome.samples > 50, "{outcome:?}");
 }
 
-/// Panics at some sample; otherwise a model like any other.
+/// A model that panics at some samples.
 struct Faulty(Quadratic);
 
 impl Model for Faulty {
@@ -233,18 +233,18 @@ impl Model for Faulty {
 }
 
 #[test]
-fn a_model_that_panics_ends_the_run_with_a_sentence_and_does_not_hang_it() {
+fn a_model_that_panics_ends_the_run_with_a_message_and_does_not_hang_it() {
     for strategy in ["ssgd", "abs", "gossip-pull", "async"] {
         let model = Arc::new(Faulty(Quadratic { curvature: vec![0.5; 4], noise: 0.1 }));
         let task =
             Task { model, train: Arc::new(Noise { len: 500 }), test: Arc::new(Noise { len: 1 }) };
         let job = Job { strategy: strategy.into(), batch: Some(4), epochs: 2.0, ..Job::default() };
-        let prepared = job.check(&recipes(), 3, Some(task)).expect("the job is sound");
+        let prepared = job.check(&recipes(), 3, Some(task)).expect("the job is valid");
 
-        let setting = ThreadOptions::default();
-        let failed = train(&prepared, setting, Arc::new(AtomicBool::new(false)), vec![]).err();
+        let options = ThreadOptions::default();
+        let failed = train(&prepared, options, Arc::new(AtomicBool::new(false)), vec![]).err();
 
-        let sentence = failed.expect("it cannot end well").to_string();
-        assert!(sentence.contains("could not continue"), "{strategy}: {sentence}");
+        let message = failed.expect("the run fails").to_string();
+        assert!(message.contains("could not continue"), "{strategy}: {message}");
     }
 }

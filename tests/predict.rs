@@ -1,4 +1,4 @@
-//! What was learned is good for something: the real program trains, is judged, and classifies pictures.
+//! The real program trains a model, evaluates it, and classifies pictures and continues texts with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use paceline::Dataset;
 use paceline::learn::digits;
 use serde_json::Value;
 
-/// What one call of the program came to: exit code, stdout, stderr.
+/// Runs the program; returns exit code, stdout and stderr.
 fn paceline(arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
-    command.args(arguments).current_dir(room()).stdin(Stdio::null());
+    command.args(arguments).current_dir(folder()).stdin(Stdio::null());
     let output = command.output().expect("the program starts");
-    let text = |bytes| String::from_utf8(bytes).expect("words are UTF-8");
+    let text = |bytes| String::from_utf8(bytes).expect("the output is UTF-8");
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
 
@@ -24,22 +24,22 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&stdout).expect("stdout is JSON and nothing else")
 }
 
-fn assert_refused(code: i32, arguments: &[&str], sentence: &str) {
-    let expected = (code, String::new(), format!("error: {sentence}\n"));
+fn assert_refused(code: i32, arguments: &[&str], message: &str) {
+    let expected = (code, String::new(), format!("error: {message}\n"));
     assert_eq!(paceline(arguments), expected, "{arguments:?}");
 }
 
-/// Where calls run, so that messages can name files without a path.
-fn room() -> PathBuf {
+/// The working folder of all calls, so that messages name files without a path.
+fn folder() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("predict")
 }
 
-/// Digits learned once, into the folder `digits`; gives the outcome.
-fn learned() -> &'static Value {
+/// Trains on digits once, with checkpoints in the folder `digits`; returns the outcome.
+fn trained() -> &'static Value {
     static OUTCOME: OnceLock<Value> = OnceLock::new();
     OUTCOME.get_or_init(|| {
-        let _ = fs::remove_dir_all(room());
-        fs::create_dir_all(room()).expect("there is a place for the tests");
+        let _ = fs::remove_dir_all(folder());
+        fs::create_dir_all(folder()).expect("a test folder can be created");
         json(&["train", "--epochs", "5", "--checkpoints", "digits", "--json"])
     })
 }
@@ -52,7 +52,7 @@ fn pixels(index: u64) -> Vec<u8> {
 }
 
 fn write_png(name: &str, side: u32, samples: &[u8]) {
-    let file = fs::File::create(room().join(name)).unwrap();
+    let file = fs::File::create(folder().join(name)).unwrap();
     let mut encoder = png::Encoder::new(file, side, side);
     encoder.set_color(png::ColorType::Grayscale);
     encoder.write_header().unwrap().write_image_data(samples).unwrap();
@@ -68,25 +68,30 @@ fn classes(predictions: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn evaluate_tells_the_accuracy_that_training_ended_with() {
-    let outcome = learned();
+fn evaluate_reports_the_accuracy_at_the_end_of_training() {
+    let outcome = trained();
 
-    let judged = json(&["evaluate", "digits", "--json"]);
+    let evaluated = json(&["evaluate", "digits", "--json"]);
 
-    assert_eq!(judged["accuracy"], outcome["accuracy"]);
-    assert_eq!((&judged["model"], &judged["data"]), (&"mlp".into(), &"digits".into()));
-    assert_eq!((&judged["samples"], &judged["epochs"]), (&360.into(), &5.0.into()));
+    assert_eq!(evaluated["accuracy"], outcome["accuracy"]);
+    assert_eq!((&evaluated["model"], &evaluated["data"]), (&"mlp".into(), &"digits".into()));
+    assert_eq!((&evaluated["samples"], &evaluated["epochs"]), (&360.into(), &5.0.into()));
     let of_classes = |field: &str| -> u64 {
-        judged["classes"].as_array().unwrap().iter().map(|one| one[field].as_u64().unwrap()).sum()
+        evaluated["classes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one[field].as_u64().unwrap())
+            .sum()
     };
     assert_eq!(of_classes("samples"), 360);
-    assert_eq!(Some(of_classes("correct")), judged["correct"].as_u64());
-    assert_eq!(judged["confusion"].as_array().map(Vec::len), Some(10));
+    assert_eq!(Some(of_classes("correct")), evaluated["correct"].as_u64());
+    assert_eq!(evaluated["confusion"].as_array().map(Vec::len), Some(10));
 }
 
 #[test]
-fn evaluate_prints_classes_and_what_is_confused() {
-    learned();
+fn evaluate_prints_classes_and_confusions() {
+    trained();
 
     let (code, stdout, stderr) = paceline(&["evaluate", "digits"]);
 
@@ -101,9 +106,9 @@ fn evaluate_prints_classes_and_what_is_confused() {
 }
 
 #[test]
-fn pictures_of_the_test_set_get_the_classes_of_the_test_set() {
+fn pictures_of_the_test_set_are_classified_like_the_test_set() {
     const COUNT: u64 = 40;
-    learned();
+    trained();
     let count = COUNT.to_string();
     let tested = json(&["predict", "digits", "--test", &count, "--json"]);
     let (mut pngs, mut maps, mut idx) = (vec![], vec![], vec![0, 0, 8, 3]);
@@ -117,10 +122,10 @@ fn pictures_of_the_test_set_get_the_classes_of_the_test_set() {
         write_png(&pngs[index as usize], 8, &bytes);
         maps.push(format!("{index}.pgm"));
         let map = [b"P5 8 8 16\n", pixels.as_slice()].concat();
-        fs::write(room().join(&maps[index as usize]), map).unwrap();
+        fs::write(folder().join(&maps[index as usize]), map).unwrap();
         idx.extend(bytes);
     }
-    fs::write(room().join("images.idx"), idx).unwrap();
+    fs::write(folder().join("images.idx"), idx).unwrap();
     let predicted = |files: &[String]| {
         let files = files.iter().map(String::as_str);
         let arguments: Vec<&str> =
@@ -139,10 +144,10 @@ fn pictures_of_the_test_set_get_the_classes_of_the_test_set() {
     assert_eq!(two[1]["top"].as_array().map(Vec::len), Some(1));
 }
 
-/// Every pixel fourfold, black on white.
+/// Each pixel becomes 2 x 2, black on white.
 #[test]
-fn a_larger_scan_of_a_digit_is_made_small_and_turned_around() {
-    learned();
+fn a_larger_scan_of_a_digit_is_resized_and_inverted() {
+    trained();
     let small = pixels(0);
     let large: Vec<u8> = (0..256).map(|at| 255 - byte(&small[at / 32 * 8 + at % 16 / 2])).collect();
     write_png("scan.png", 16, &large);
@@ -156,11 +161,11 @@ fn a_larger_scan_of_a_digit_is_made_small_and_turned_around() {
 }
 
 #[test]
-fn what_cannot_be_judged_or_classified_is_refused_in_a_sentence() {
-    learned();
-    fs::create_dir_all(room().join("empty")).unwrap();
-    fs::write(room().join("page.html"), "<html>").unwrap();
-    fs::write(room().join("huge.pgm"), "P5 99999 99999 255\n").unwrap();
+fn models_and_inputs_that_do_not_fit_are_refused_with_a_message() {
+    trained();
+    fs::create_dir_all(folder().join("empty")).unwrap();
+    fs::write(folder().join("page.html"), "<html>").unwrap();
+    fs::write(folder().join("huge.pgm"), "P5 99999 99999 255\n").unwrap();
     let train = ["train", "--epochs", "0.1", "--json", "--checkpoints"];
     json(&[&train[..], &["noise", "--model", "quadratic", "--data", "noise"]].concat());
 
@@ -171,8 +176,8 @@ fn what_cannot_be_judged_or_classified_is_refused_in_a_sentence() {
         "cannot read nowhere: No such file or directory (os error 2)",
     );
     for command in [&["evaluate", "noise"][..], &["predict", "noise", "--test", "1"]] {
-        let sentence = "the model quadratic learned from noise: it tells no classes";
-        assert_refused(2, command, sentence);
+        let message = "the model quadratic learned from noise: it tells no classes";
+        assert_refused(2, command, message);
     }
     assert_refused(
         2,
@@ -216,31 +221,31 @@ fn what_cannot_be_judged_or_classified_is_refused_in_a_sentence() {
         &["predict", "text", "--text", "caf\u{e9}"],
         "the training text has no '\u{e9}': remove it or replace it",
     );
-    let (code, told, _) = paceline(&["predict", "text", "--text", "Alice was", "--length", "80"]);
-    assert_eq!((code, &told[..9], told.trim_end_matches('\n').len()), (0, "Alice was", 89));
+    let (code, text, _) = paceline(&["predict", "text", "--text", "Alice was", "--length", "80"]);
+    assert_eq!((code, &text[..9], text.trim_end_matches('\n').len()), (0, "Alice was", 89));
     let (code, _, stderr) = paceline(&["predict", "digits"]);
     assert_eq!(code, 2);
     assert!(stderr.contains("required arguments were not provided"), "{stderr}");
 }
 
-/// A token is a place in the vocabulary of the text as it was.
+/// A token is an index into the vocabulary of the text as it was at training time.
 #[test]
-fn a_model_of_a_text_keeps_its_characters_when_the_file_changes_or_goes() {
-    learned();
-    let text = |line: &str| fs::write(room().join("hello.txt"), line.repeat(80)).unwrap();
+fn a_text_model_keeps_its_vocabulary_when_the_file_changes_or_is_deleted() {
+    trained();
+    let text = |line: &str| fs::write(folder().join("hello.txt"), line.repeat(80)).unwrap();
     text("hello world\n");
     let train = "train --model charlm --data hello.txt --workers 1 --samples 8 --batch 8 --epochs 1 --json --checkpoints hello";
     json(&train.split(' ').collect::<Vec<_>>());
-    let go_on = || paceline(&["predict", "hello", "--text", "he", "--temperature", "0"]);
-    let before = go_on();
+    let continued = || paceline(&["predict", "hello", "--text", "he", "--temperature", "0"]);
+    let before = continued();
     assert_eq!(before.0, 0, "{}", before.2);
 
     text("zello world\n");
-    assert_eq!(go_on(), before);
+    assert_eq!(continued(), before);
     let changed = "hello.txt has other characters now than the text that was learned: give it back what it held, or start anew";
     assert_refused(2, &["train", "--resume", "hello", "--epochs", "2"], changed);
-    let judged = "hello.txt has other characters than the text that the model learned: give one with the same";
-    assert_refused(2, &["evaluate", "hello"], judged);
-    fs::remove_file(room().join("hello.txt")).unwrap();
-    assert_eq!(go_on(), before);
+    let other = "hello.txt has other characters than the text that the model learned: give one with the same";
+    assert_refused(2, &["evaluate", "hello"], other);
+    fs::remove_file(folder().join("hello.txt")).unwrap();
+    assert_eq!(continued(), before);
 }

@@ -1,10 +1,10 @@
-//! A run that is told again on another cluster is the run that would have happened there.
+//! Retiming a training for another cluster has the same result as running it there.
 
 use std::sync::Arc;
 
 use paceline::job::Training;
 use paceline::runtime::Reader;
-use paceline::{Job, Scenario, recipes, simulate};
+use paceline::{Job, RunResult, Scenario, recipes, simulate};
 
 fn elsewhere() -> Scenario {
     let mut scenario = Scenario::default();
@@ -15,7 +15,7 @@ fn elsewhere() -> Scenario {
 }
 
 #[test]
-fn what_reads_no_clock_can_be_timed_without_learning_it_again() {
+fn recipes_that_read_no_clock_can_be_retimed_without_training_again() {
     for strategy in ["ssgd", "qsgd", "pipe", "cpsgd", "adpsgd", "diloco"] {
         let job = Job {
             strategy: strategy.into(),
@@ -23,44 +23,45 @@ fn what_reads_no_clock_can_be_timed_without_learning_it_again() {
             target_loss: Some(0.5),
             ..Job::default()
         };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
         let mut training = Training::default();
         let readers: Vec<&mut dyn Reader> = vec![&mut training];
         simulate(&prepared, &Scenario::default(), 2, readers).expect("it ends");
         let there = simulate(&prepared, &elsewhere(), 2, vec![]).expect("it ends").result;
 
         let retimed = prepared.retimed(Arc::new(training));
-        let told = simulate(&retimed, &elsewhere(), 1, vec![]).expect("it ends").result;
+        let retimed = simulate(&retimed, &elsewhere(), 1, vec![]).expect("it ends").result;
 
-        assert_eq!(told.virtual_seconds, there.virtual_seconds, "{strategy}");
-        assert_eq!(told.bytes_sent, there.bytes_sent, "{strategy}");
-        assert_eq!(told.accuracy, there.accuracy, "{strategy}");
-        assert_eq!(told.period_mean, there.period_mean, "{strategy}");
-        assert_eq!(told.utilization, there.utilization, "{strategy}");
+        assert_eq!(retimed.virtual_seconds, there.virtual_seconds, "{strategy}");
+        assert_eq!(retimed.bytes_sent, there.bytes_sent, "{strategy}");
+        assert_eq!(retimed.accuracy, there.accuracy, "{strategy}");
+        assert_eq!(retimed.period_mean, there.period_mean, "{strategy}");
+        assert_eq!(retimed.utilization, there.utilization, "{strategy}");
         let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b.abs();
-        assert!(near(told.loss, there.loss), "{strategy}: {} {}", told.loss, there.loss);
-        let (told, there) = (told.time_to_target_seconds, there.time_to_target_seconds);
-        let (told, there) = (told.expect("it is reached"), there.expect("it is reached"));
-        assert!(near(told, there), "{strategy}: {told} {there}");
+        assert!(near(retimed.loss, there.loss), "{strategy}: {} {}", retimed.loss, there.loss);
+        let reached =
+            |result: &RunResult| result.time_to_target_seconds.expect("the target is reached");
+        let (retimed, there) = (reached(&retimed), reached(&there));
+        assert!(near(retimed, there), "{strategy}: {retimed} {there}");
     }
 }
 
 #[test]
-fn what_reads_the_clock_says_so() {
+fn recipes_that_read_the_clock_report_it() {
     for (strategy, expected) in
         [("ssgd", false), ("adpsgd", false), ("abs", true), ("dbs", true), ("easgd", true)]
     {
         let job = Job { strategy: strategy.into(), ..Job::default() };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
 
         assert_eq!(prepared.reads_clock(), expected, "{strategy}");
     }
 }
 
 #[test]
-fn a_run_may_end_where_its_target_is_reached() {
+fn a_run_may_end_when_it_reaches_its_target() {
     let job = Job { target_loss: Some(0.5), ..Job::default() };
-    let mut prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+    let mut prepared = job.check(&recipes(), 4, None).expect("the job is valid");
     let whole = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends").result;
 
     prepared.ends_at_target = true;

@@ -1,4 +1,4 @@
-//! Equal replicas are one vector: a thousand simulated workers in step cost the memory of one.
+//! Equal replicas are one vector: a thousand simulated workers with equal replicas take the memory of one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ fn replicas_that_are_equal_are_shared_and_not_copied() {
     for (recipe, workers) in [("ssgd", 1000), ("cpsgd", 20), ("qsgd", 20)] {
         let (replicas, momenta) = distinct(recipe, workers);
         assert_eq!(replicas, 1, "{recipe}");
-        // Momentum is local where replicas learn alone.
+        // With local steps, each replica has its own momentum.
         assert_eq!(momenta, if recipe == "cpsgd" { 20 } else { 1 }, "{recipe}");
     }
 }
 
-/// How many different vectors the members hold at the end.
+/// The number of distinct replicas and of distinct optimizer states at the end.
 fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
     let job = Job { strategy: recipe.into(), epochs: 5.0, batch: Some(2), ..Job::default() };
-    let prepared = job.check(&recipes(), workers, None).expect("the job is sound");
+    let prepared = job.check(&recipes(), workers, None).expect("the job is valid");
     let plan = Arc::new(prepared.plan.clone());
     let mut scenario = Scenario { workers, ..Scenario::default() };
     scenario.network.sums = RingModel::ClosedForm;
     scenario.compute.jitter = 0.5;
-    let setting = SimConfig {
+    let options = SimConfig {
         seed: 1,
         compute: prepared.task.compute(1),
         threads: 1,
@@ -35,12 +35,12 @@ fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
         samples_per_epoch: plan.samples_per_epoch,
         center_applies: false,
     };
-    let cluster = SimCluster::new(scenario, setting);
+    let cluster = SimCluster::new(scenario, options);
     let shelves = cluster.shelves();
     let ended = Executor::new(Box::new(cluster))
         .run(&mut |port| Box::pin(train(plan.clone(), port, prepared.strategy())));
     assert_eq!(ended, Ok(()));
-    let shelves = shelves.lock().expect("nobody panics");
+    let shelves = shelves.lock().expect("no thread panicked");
     let values: Vec<_> =
         shelves.iter().filter(|((_, shelf), _)| *shelf == Shelf::Replica).collect();
     assert_eq!(values.len(), workers as usize);

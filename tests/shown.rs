@@ -1,5 +1,5 @@
-//! What docs/papers.md shows of the papers is what the command gives from the results that are kept with the
-//! code: nothing is trained for it, and no figure comes by hand.
+//! The tables and pictures of docs/papers.md are those that `paceline reproduce` makes from the stored results; this test
+//! trains nothing.
 //!
 //! `UPDATE=1 cargo test --test shown` rewrites tables and pictures.
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// An experiment, and which of its figures the documents show under which name.
+/// Each experiment with the figures that the documents show: number and file name.
 const SHOWN: [(&str, &[(u32, &str)]); 5] = [
     ("dynamic-sgd", &[(2, "papers-dynamic"), (3, "papers-dynamic-rate")]),
     ("abs-sgd", &[(1, "papers-abs")]),
@@ -17,11 +17,11 @@ const SHOWN: [(&str, &[(u32, &str)]); 5] = [
 ];
 
 #[test]
-fn every_table_and_picture_of_the_papers_is_what_the_kept_results_give() {
+fn every_table_and_picture_of_the_papers_comes_from_the_stored_results() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let is_updating = std::env::var_os("UPDATE").is_some();
     let document = here.join("docs/papers.md");
-    let mut text = fs::read_to_string(&document).expect("the document is there");
+    let mut text = fs::read_to_string(&document).expect("the document exists");
     let folder = copied(&here.join("experiments/results"));
     for (name, figures) in SHOWN {
         let table = reproduce(&folder, name);
@@ -35,7 +35,7 @@ fn every_table_and_picture_of_the_papers_is_what_the_kept_results_give() {
             assert_eq!(
                 &text[start..end],
                 table.trim(),
-                "if this is meant, run again with UPDATE=1"
+                "if this is intended, run again with UPDATE=1"
             );
         }
         for (number, shown) in figures {
@@ -46,7 +46,7 @@ fn every_table_and_picture_of_the_papers_is_what_the_kept_results_give() {
                 fs::write(&picture, &drawn).expect("pictures can be written");
             }
             let is_same = fs::read(&picture).is_ok_and(|before| before == drawn);
-            assert!(is_same, "{shown}.svg: if this is meant, run again with UPDATE=1");
+            assert!(is_same, "{shown}.svg: if this is intended, run again with UPDATE=1");
         }
     }
     if is_updating {
@@ -55,9 +55,9 @@ fn every_table_and_picture_of_the_papers_is_what_the_kept_results_give() {
 }
 
 #[test]
-fn the_readme_sums_up_what_the_tables_say() {
+fn the_readme_agrees_with_the_tables() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let read = |name| fs::read_to_string(here.join(name)).expect("the document is there");
+    let read = |name| fs::read_to_string(here.join(name)).expect("the document exists");
     let (readme, papers) = (read("README.md"), read("docs/papers.md"));
     let rows = readme.lines().skip_while(|line| !line.starts_with("| claim | paper |")).skip(2);
     let rows: Vec<&str> = rows.take_while(|line| line.starts_with('|')).collect();
@@ -74,12 +74,12 @@ fn the_readme_sums_up_what_the_tables_say() {
     }
 }
 
-/// The kept results, where the command may write beside them.
+/// A copy of the stored results, in a folder where the command may write.
 fn copied(from: &Path) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shown");
     let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).expect("there is a place");
-    for entry in fs::read_dir(from).expect("results are kept") {
+    fs::create_dir_all(&folder).expect("a test folder can be created");
+    for entry in fs::read_dir(from).expect("the results exist") {
         let path = entry.expect("they can be listed").path();
         if path.extension().is_some_and(|extension| extension == "jsonl") {
             let name = path.file_name().expect("a file has a name");
@@ -89,12 +89,12 @@ fn copied(from: &Path) -> PathBuf {
     folder
 }
 
-/// The table; there are no data, so that a result that is missing is an error and not a training.
+/// The table that the command prints. The data folder does not exist, so a missing result is an error, not a training.
 fn reproduce(folder: &Path, name: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
     command.args(["reproduce", name, "--folder"]).arg(folder).stdin(Stdio::null());
     let output = command.env("PACELINE_DATA", "nowhere").output().expect("the program starts");
-    let text = |bytes| String::from_utf8(bytes).expect("words are UTF-8");
+    let text = |bytes| String::from_utf8(bytes).expect("the output is UTF-8");
     assert!(output.status.success(), "{name}: {}", text(output.stderr));
     text(output.stdout)
 }

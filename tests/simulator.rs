@@ -1,26 +1,26 @@
-//! What the simulator promises: costs that agree, runs that say why they cannot go on, pictures of who waits.
+//! The simulator: consistent costs, errors of runs that are stuck, timelines, refused scenarios.
 
 use std::sync::Arc;
 
 use paceline::learn::{Noise, Quadratic};
 use paceline::runtime::{Line, Reader, Record};
-use paceline::sim::scenario::{Crash, Rack, RingModel, Size};
+use paceline::sim::scenario::{Crash, Cut, Disturbance, During, Join, Rack, RingModel, Size};
 use paceline::{Failure, Job, Prepared, RunResult, Scenario, Task, recipes, simulate};
 use paceline_watch::Timeline;
 
 fn prepare(strategy: &str, workers: u32) -> Prepared {
     let job = Job { strategy: strategy.into(), epochs: 5.0, ..Job::default() };
-    job.check(&recipes(), workers, None).expect("the job is sound")
+    job.check(&recipes(), workers, None).expect("the job is valid")
 }
 
-/// Whole rounds only: a last round with fewer samples for some is no equal start.
+/// Whole rounds only: in a last round with fewer samples for some workers, they would not start the sum together.
 fn run(strategy: &str, scenario: &Scenario) -> RunResult {
     let model = Arc::new(Quadratic { curvature: vec![0.5; 1000], noise: 0.1 });
     let len = 16 * 32 * u64::from(scenario.workers);
     let task = Task { model, train: Arc::new(Noise { len }), test: Arc::new(Noise { len: 1 }) };
     let (strategy, learning_rate) = (strategy.to_owned(), Some(0.01));
     let job = Job { strategy, learning_rate, epochs: 1.0, ..Job::default() };
-    let prepared = job.check(&recipes(), scenario.workers, Some(task)).expect("it is sound");
+    let prepared = job.check(&recipes(), scenario.workers, Some(task)).expect("the job is valid");
     simulate(&prepared, scenario, 1, vec![]).expect("the run ends").result
 }
 
@@ -41,29 +41,28 @@ fn a_ring_costs_the_same_in_messages_and_in_closed_form_when_links_and_starts_ar
     }
 }
 
-/// Shared links need messages: two racks whose uplink all rings cross take longer than the ring alone.
+/// The ring crosses the shared uplink of a rack, which only the simulation by messages models.
 #[test]
 fn a_slow_rack_slows_the_ring_that_leaves_it() {
     let mut scenario = Scenario { workers: 4, ..Scenario::default() };
     let alone = run("ssgd", &scenario).seconds();
-    let rack = Rack { workers: vec![0, 1], bytes_per_second: 1e5, latency: 0.0 };
-    scenario.network.racks = vec![rack];
+    scenario.network.racks = vec![rack()];
     assert!(run("ssgd", &scenario).seconds() > 2.0 * alone);
 }
 
 #[test]
-fn a_run_that_cannot_go_on_says_why() {
+fn a_run_without_workers_ends_with_a_message() {
     let mut scenario = Scenario { workers: 2, ..Scenario::default() };
     let crash = |worker, at| Crash { worker, at, back_after: None };
     scenario.crashes = vec![crash(0, 0.005), crash(1, 0.006)];
     for recipe in recipes() {
         let stuck = simulate(&prepare(&recipe.name, 2), &scenario, 1, vec![]).err();
-        let sentence = "nothing can happen any more: no worker is left";
-        assert_eq!(stuck, Some(Failure::Failed(sentence.into())), "{}", recipe.name);
+        let message = "nothing can happen any more: no worker is left";
+        assert_eq!(stuck, Some(Failure::Failed(message.into())), "{}", recipe.name);
     }
 }
 
-/// Four workers, the last at half the speed, and an exchange as long as a batch.
+/// Four workers, the last at half speed, and a sum that takes as long as a batch.
 fn uneven() -> Scenario {
     let mut scenario = Scenario { workers: 4, ..Scenario::default() };
     scenario.compute.relative = vec![1.0, 1.0, 1.0, 2.0];
@@ -72,7 +71,7 @@ fn uneven() -> Scenario {
     scenario
 }
 
-fn picture(strategy: &str) -> String {
+fn timeline(strategy: &str) -> String {
     let mut timeline = Timeline::default();
     let prepared = prepare(strategy, 4);
     simulate(&prepared, &uneven(), 1, vec![&mut timeline]).expect("the run ends");
@@ -81,29 +80,29 @@ fn picture(strategy: &str) -> String {
 }
 
 #[test]
-fn all_reduce_waits_for_the_slowest_and_for_the_wires() {
+fn all_reduce_waits_for_the_slowest_worker_and_for_the_network() {
     let expected = "
    0 #####...........#####...........#####..........+#####..........+####+...
    1 #####...........#####+..........#####...........#####..........+#####...
    2 #####..........+####+..........#####+..........#####...........#####....
    3 ##########.....+#########+.....+#########+.....##########+.....#########
 ";
-    assert_eq!(format!("\n{}", picture("ssgd")), expected, "\n{}", picture("ssgd"));
+    assert_eq!(format!("\n{}", timeline("ssgd")), expected, "\n{}", timeline("ssgd"));
 }
 
 #[test]
-fn abs_sgd_waits_for_nobody() {
+fn abs_sgd_never_waits() {
     let expected = "
    0 ########################################################################
    1 ########################################################################
    2 ########################################################################
    3 ########################################################################
 ";
-    assert_eq!(format!("\n{}", picture("abs")), expected, "\n{}", picture("abs"));
+    assert_eq!(format!("\n{}", timeline("abs")), expected, "\n{}", timeline("abs"));
 }
 
 #[test]
-fn a_job_whose_workers_are_all_lost_starts_over_and_says_what_that_cost() {
+fn a_job_that_loses_all_workers_starts_over_and_reports_the_wasted_samples() {
     for recipe in recipes() {
         let mut scenario = Scenario { workers: 2, ..Scenario::default() };
         let prepared = prepare(&recipe.name, 2);
@@ -118,15 +117,19 @@ fn a_job_whose_workers_are_all_lost_starts_over_and_says_what_that_cost() {
         let ledger = outcome.ledger;
         assert_eq!((ledger.done, ledger.lost, ledger.repeated), (total, 0, 0), "{name}");
         assert!(outcome.samples_wasted > total / 2, "{name}: {}", outcome.samples_wasted);
-        let apart = (outcome.loss - calm.loss).abs();
-        assert!(apart < 0.25, "{name}: loss {} in calm, {}", calm.loss, outcome.loss);
+        let difference = (outcome.loss - calm.loss).abs();
+        assert!(difference < 0.25, "{name}: loss {} without faults, {}", calm.loss, outcome.loss);
     }
 }
 
+fn rack() -> Rack {
+    Rack { workers: vec![0, 1], bytes_per_second: 1e5, latency: 0.0 }
+}
+
 #[test]
-fn numbers_that_no_cluster_has_are_refused() {
+fn impossible_scenarios_are_refused() {
     type Change = fn(&mut Scenario);
-    let set: [(&str, Change); 8] = [
+    let changes: [(&str, Change); 17] = [
         ("seconds_per_sample", |s| s.compute.seconds_per_sample = 1e300),
         ("relative", |s| s.compute.relative = vec![1e200]),
         ("network.bytes_per_second", |s| s.network.bytes_per_second = 1e-300),
@@ -135,18 +138,34 @@ fn numbers_that_no_cluster_has_are_refused() {
         ("jitter_every", |s| s.compute.jitter_every = 1e-12),
         ("workers", |s| s.workers = 2_000_000),
         ("relative", |s| s.compute.relative = vec![-1.0]),
+        ("relative", |s| s.compute.relative = vec![]),
+        ("disturbance", |s| {
+            let (lasts, factor) = ((1, 2), (3.0, 2.0));
+            s.compute.disturbance = Some(Disturbance { every: 0.1, chance: 0.1, lasts, factor });
+        }),
+        ("rack", |s| s.network.racks = vec![rack(), rack()]),
+        ("closed_form", |s| {
+            (s.network.racks, s.network.sums) = (vec![rack()], RingModel::ClosedForm);
+        }),
+        ("away", |s| s.coordinator.away = vec![During { from: 2.0, to: 1.0 }]),
+        ("cut", |s| {
+            s.cuts = vec![Cut { workers: vec![0], from: 1.0, to: 1.0, coordinator: true }];
+        }),
+        ("size", |s| s.sizes = vec![Size { at: 1.0, at_epoch: Some(1.0), workers: 2 }]),
+        ("size.workers", |s| s.sizes = vec![Size { at: 1.0, at_epoch: None, workers: 0 }]),
+        ("join.workers", |s| s.joins = vec![Join { at: 1.0, workers: 2_000_000 }]),
     ];
-    for (field, change) in set {
+    for (field, change) in changes {
         let mut scenario = Scenario::default();
         change(&mut scenario);
-        let sentence = scenario.check().expect_err(field);
-        assert!(sentence.contains(field) && sentence.contains("give"), "{sentence}");
+        let message = scenario.check().expect_err(field).to_string();
+        assert!(message.contains(field) && message.contains(':'), "{message}");
     }
 }
 
-/// Elastic runs are told in epochs: however fast a recipe is, each size meets the same samples.
+/// With sizes by epoch, each size trains on the same samples, whatever the speed of the recipe.
 #[test]
-fn sizes_may_come_with_epochs() {
+fn sizes_may_change_at_epochs() {
     struct Sizes(Vec<(usize, u64)>, u64);
     impl Reader for Sizes {
         fn read(&mut self, line: &Line) {

@@ -1,6 +1,6 @@
-//! A swarm of seeds: each draws a cluster, its mishaps, a strategy and its parts, and checkers watch.
+//! A swarm of seeds: each draws a random cluster with faults, a strategy and its parts, and checkers watch the run.
 //!
-//! `SWARM_SEEDS=5000 cargo test --release --test swarm` runs more of them, `SWARM_SEED=17` one alone.
+//! `SWARM_SEEDS=5000 cargo test --release --test swarm` runs more seeds, `SWARM_SEED=17` a single one.
 
 use std::sync::Arc;
 
@@ -33,27 +33,27 @@ fn a_swarm_of_seeds_loses_and_repeats_nothing() {
 }
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number of seeds"))
+    std::env::var(name).ok().map(|text| text.parse().expect("the variable is a number"))
 }
 
-/// Runs one seed without mishaps to learn how long it takes, then with them.
+/// Runs one seed without faults, to know how long it takes, then with faults.
 fn try_seed(seed: u64) -> Result<(), String> {
     let mut dice = Dice::keyed(&[seed, 77]);
     let calm = draw_cluster(&mut dice);
     let job = draw_job(&mut dice, seed);
     let task = draw_task(&mut dice, seed);
-    let (quiet, told) = run(&job, &calm, &task, 1)?;
-    if quiet.bytes_on_wires != told {
-        let wires = quiet.bytes_on_wires;
-        return Err(format!("the journal tells of {told} bytes, the wires of {wires}"));
+    let (quiet, reported) = run(&job, &calm, &task, 1)?;
+    if quiet.bytes_on_wires != reported {
+        let sent = quiet.bytes_on_wires;
+        return Err(format!("the journal reports {reported} bytes, but {sent} crossed the links"));
     }
-    let mut rough = calm.clone();
-    draw_faults(&mut dice, &mut rough, quiet.result.seconds());
-    let (stormy, _) = run(&job, &rough, &task, 1)?;
+    let mut faulty = calm.clone();
+    draw_faults(&mut dice, &mut faulty, quiet.result.seconds());
+    let (with_faults, _) = run(&job, &faulty, &task, 1)?;
     if seed.is_multiple_of(10) {
-        let (again, _) = run(&job, &rough, &task, 2)?;
-        if again.result.journal_hash != stormy.result.journal_hash {
-            return Err("two threads give another journal than one".into());
+        let (again, _) = run(&job, &faulty, &task, 2)?;
+        if again.result.journal_hash != with_faults.result.journal_hash {
+            return Err("the journal with two threads differs from that with one".into());
         }
     }
     Ok(())
@@ -68,11 +68,11 @@ fn run(
     let about = || format!("{:?}\n{scenario:?}", job.choices);
     let mut prepared = job
         .check(&recipes(), scenario.workers, Some(task.clone()))
-        .map_err(|sentence| format!("refused: {sentence}\n{}", about()))?;
+        .map_err(|message| format!("refused: {message}\n{}", about()))?;
     prepared.plan.fingerprints = true;
-    let (mut agreement, mut traffic) = (ReplicasAgree::default(), Traffic::default());
+    let (mut replicas_agree, mut traffic) = (ReplicasAgree::default(), Traffic::default());
     let mut trace = Trace;
-    let mut readers: Vec<&mut dyn Reader> = vec![&mut agreement, &mut traffic];
+    let mut readers: Vec<&mut dyn Reader> = vec![&mut replicas_agree, &mut traffic];
     if std::env::var_os("SWARM_TRACE").is_some() {
         readers.push(&mut trace);
     }
@@ -82,7 +82,7 @@ fn run(
     if ledger.lost + ledger.repeated > 0 || ledger.done != prepared.plan.samples_total {
         return Err(format!("{ledger:?} of {}\n{}", prepared.plan.samples_total, about()));
     }
-    if let Some(violation) = agreement.violations.first() {
+    if let Some(violation) = replicas_agree.violations.first() {
         return Err(format!("{violation}\n{}", about()));
     }
     let used = simulated.result.utilization.iter().all(|part| (0.0..=1.0).contains(part));
@@ -92,7 +92,7 @@ fn run(
     Ok((simulated, traffic.bytes))
 }
 
-/// Prints every line: `SWARM_TRACE=1 SWARM_SEED=17`.
+/// Prints each line of the journal: `SWARM_TRACE=1 SWARM_SEED=17`.
 struct Trace;
 
 impl Reader for Trace {
@@ -129,7 +129,7 @@ fn draw_cluster(dice: &mut Dice) -> Scenario {
     scenario
 }
 
-/// Mishaps anywhere in the run, and some in its last moments.
+/// Adds faults at any time of the run, and some close to its end.
 fn draw_faults(dice: &mut Dice, scenario: &mut Scenario, end: f64) {
     let n = u64::from(scenario.workers);
     let when = |dice: &mut Dice| match dice.below(4) {
@@ -165,7 +165,7 @@ fn draw_faults(dice: &mut Dice, scenario: &mut Scenario, end: f64) {
             leave_chance: 0.3,
         });
     }
-    // Somebody must be left to finish, whatever happens.
+    // In the end, at least one worker must be there to finish the job.
     scenario.joins.push(Join { at: 2.0 * end + 1.0, workers: 1 });
 }
 
@@ -183,7 +183,7 @@ fn draw_task(dice: &mut Dice, seed: u64) -> Task {
     Task { model, train: data.clone(), test: data }
 }
 
-/// Any legal combination of parts.
+/// Draws any valid combination of parts.
 fn draw_job(dice: &mut Dice, seed: u64) -> Job {
     loop {
         let pick = |dice: &mut Dice, n: u64| dice.below(n) as usize;

@@ -1,13 +1,13 @@
-//! Times of wall and CPU, and what many measurements say together.
+//! Wall-clock and CPU time, and the median and range of several measurements.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-/// Something per second: of wall time, and of the time that this thread had a core.
+/// Something per second of wall-clock time and of this thread's CPU time.
 ///
-/// On a quiet machine they agree. On a busy one only the second says what the code can do.
+/// On an idle machine the two agree. On a busy one only the second measures the code.
 #[derive(Clone, Copy, Deserialize)]
 pub struct Rate {
     pub wall: f64,
@@ -20,7 +20,7 @@ impl Rate {
     }
 }
 
-/// Repeats a step for so many seconds, after once to warm up; gives steps per second.
+/// Steps per second: runs `step` once to warm up, then repeatedly for `seconds`.
 pub fn rate(seconds: f64, mut step: impl FnMut()) -> Rate {
     step();
     let (since, mut steps) = (Stopwatch::start(), 0.0);
@@ -32,7 +32,7 @@ pub fn rate(seconds: f64, mut step: impl FnMut()) -> Rate {
     Rate { wall: steps / wall, cpu: steps / cpu }
 }
 
-/// Wall time and this thread's CPU time.
+/// Measures wall-clock time and this thread's CPU time.
 pub struct Stopwatch {
     wall: Instant,
     cpu: Option<f64>,
@@ -44,7 +44,7 @@ impl Stopwatch {
         Stopwatch { wall: Instant::now(), cpu }
     }
 
-    /// Seconds since the start: (wall, CPU). Where the system does not tell the latter, it is the former.
+    /// Seconds since the start: (wall clock, CPU). Where the system does not report CPU time, both are wall-clock time.
     pub fn stop(self) -> (f64, f64) {
         let wall = self.wall.elapsed().as_secs_f64();
         let cpu = self.cpu.and_then(|start| cpu_seconds().map(|now| now - start));
@@ -53,14 +53,14 @@ impl Stopwatch {
 }
 
 fn cpu_seconds() -> Option<f64> {
-    // The system brings the account up to date when a thread lets go of its core.
+    // Linux updates the counter when a thread gives up its core.
     std::thread::sleep(Duration::from_micros(1));
-    let account = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    let nanoseconds: f64 = account.split(' ').next()?.parse().ok()?;
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let nanoseconds: f64 = statistics.split(' ').next()?.parse().ok()?;
     Some(nanoseconds / 1e9)
 }
 
-/// The median of some measurements, and the range they lie in.
+/// The median and the range of some measurements.
 #[derive(Clone, Copy)]
 pub struct Spread {
     pub median: f64,
@@ -71,7 +71,7 @@ pub struct Spread {
 impl Spread {
     pub fn of(values: impl IntoIterator<Item = f64>) -> Spread {
         let mut values: Vec<f64> = values.into_iter().collect();
-        assert!(!values.is_empty(), "something was measured");
+        assert!(!values.is_empty(), "there is at least one measurement");
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;
         let median = match values.len() % 2 {
@@ -82,7 +82,7 @@ impl Spread {
     }
 }
 
-/// "1.31 (1.28..1.35)", with as many decimals as asked for.
+/// "1.31 (1.28..1.35)", with the number of decimals given by the precision.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decimals = f.precision().unwrap_or(2);

@@ -1,8 +1,8 @@
-//! Each kind of layer of resnet20 and cnn alone: time of a gradient, and how near the peak it comes.
+//! Times each kind of layer of resnet20 and cnn alone, beside the peak of a core.
 //!
-//! Before a layer that is not the first of its network stands a pool of one pixel, a mere copy, so that the layer has
-//! to pass a gradient on; behind it stand the mean over all pixels and two classes. Their time is included, and told
-//! in rows of its own.
+//! A layer that is not the first of its network follows a pool of one pixel, a mere copy, so that it has to propagate a
+//! gradient; it is followed by the mean over all pixels and two classes. Their time is included; the rows "nothing"
+//! show it.
 
 use paceline::learn::net::Builder;
 use paceline::learn::{Extent, Net};
@@ -11,7 +11,7 @@ use crate::clock::{Spread, rate};
 use crate::models::{BATCH, Training, noise};
 use crate::peak;
 
-/// A layer, and what it is called.
+/// The name of a layer, its input, and the function that adds it.
 type Layer = (&'static str, Extent, fn(Builder) -> Builder);
 
 const fn image(side: usize, channels: usize) -> Extent {
@@ -42,7 +42,7 @@ const LAYERS: [Layer; 19] = [
 
 const SECONDS: f64 = 0.2;
 
-/// Prints a table of all layers; the rounds go over all of them in turn.
+/// Prints a table of all layers. Each round measures every layer once, so that a disturbance does not hit one alone.
 pub fn print(rounds: usize) {
     let mut all: Vec<Training> = LAYERS.iter().map(training).collect();
     let mut steps: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
@@ -60,7 +60,7 @@ pub fn print(rounds: usize) {
         let each = 1e6 / BATCH as f64 / Spread::of(steps[index].iter().copied()).median;
         let share = Spread::of(steps[index].iter().zip(&peaks[index]).map(|(s, p)| s * flops / p));
         let pace = Spread::of(steps[index].iter().map(|steps| steps * flops / 1e9)).median;
-        // Norms and pools are bound by memory, and their operations are not counted.
+        // Norms and pools are limited by memory, and their operations are not counted.
         match name.contains("conv") || name.starts_with("dense") {
             true => {
                 println!("{name:<34} {each:>14.2} {pace:>9.1} {:>12.0} %", 100.0 * share.median)

@@ -1,4 +1,5 @@
-//! How fast gradients are, and beside what limit: `cargo bench --bench compute` prints tables; see docs/speed.md.
+//! How fast gradients are, beside the peak of the machine and PyTorch: `cargo bench --bench compute` prints tables; see
+//! docs/speed.md.
 
 mod clock;
 mod layers;
@@ -18,10 +19,10 @@ use peer::Peer;
 const PARTS: [&str; 4] = ["models", "layers", "workers", "simulator"];
 const USAGE: &str = "cargo bench --bench compute -- [models] [layers] [workers] [simulator] [--torch] [--python FILE] [--rounds N]";
 
-/// Seconds of each measurement of a model.
+/// The length of each measurement of a model.
 const SECONDS: f64 = 1.0;
 
-struct Wishes {
+struct Options {
     parts: Vec<String>,
     rounds: usize,
     torch: bool,
@@ -29,61 +30,61 @@ struct Wishes {
 }
 
 fn main() -> ExitCode {
-    let wishes = match wishes(std::env::args().skip(1)) {
-        Ok(wishes) => wishes,
-        Err(sentence) => {
-            eprintln!("{sentence}\n{USAGE}");
+    let options = match parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("{message}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
-    match measure(&wishes) {
+    match measure(&options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("{sentence}");
+        Err(message) => {
+            eprintln!("{message}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn wishes(mut arguments: impl Iterator<Item = String>) -> Result<Wishes, String> {
-    let mut wishes = Wishes { parts: vec![], rounds: 5, torch: false, python: None };
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut options = Options { parts: vec![], rounds: 5, torch: false, python: None };
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
         match argument.as_str() {
-            // Cargo says so to every benchmark.
+            // Cargo passes this to every benchmark.
             "--bench" => {}
-            "--torch" => wishes.torch = true,
-            "--python" => wishes.python = Some(value()?.into()),
+            "--torch" => options.torch = true,
+            "--python" => options.python = Some(value()?.into()),
             "--rounds" => {
                 let rounds = value()?.parse().ok().filter(|rounds| (1..=1000).contains(rounds));
-                wishes.rounds = rounds.ok_or("--rounds is a number from 1 to 1000")?;
+                options.rounds = rounds.ok_or("--rounds is a number from 1 to 1000")?;
             }
-            part if PARTS.contains(&part) => wishes.parts.push(argument),
-            other => return Err(format!("{other:?} is nothing to measure")),
+            part if PARTS.contains(&part) => options.parts.push(argument),
+            other => return Err(format!("{other:?} is neither an option nor a part")),
         }
     }
-    Ok(wishes)
+    Ok(options)
 }
 
-fn measure(wishes: &Wishes) -> Result<(), String> {
-    let wants = |part: &str| wishes.parts.is_empty() || wishes.parts.iter().any(|p| p == part);
+fn measure(options: &Options) -> Result<(), String> {
+    let wants = |part: &str| options.parts.is_empty() || options.parts.iter().any(|p| p == part);
     print_machine();
     if wants("models") {
-        let mut peers = match (&wishes.python, wishes.torch) {
+        let mut peers = match (&options.python, options.torch) {
             (Some(python), _) => Peer::all(python)?,
             (None, true) => Peer::all(&peer::environment()?)?,
             (None, false) => vec![],
         };
-        print_models(wishes.rounds, &mut peers)?;
+        print_models(options.rounds, &mut peers)?;
     }
     if wants("layers") {
-        layers::print(wishes.rounds);
+        layers::print(options.rounds);
     }
     if wants("workers") {
-        workers::print_scaling(wishes.rounds);
+        workers::print_scaling(options.rounds);
     }
     if wants("simulator") {
-        workers::print_overhead(wishes.rounds);
+        workers::print_overhead(options.rounds);
     }
     Ok(())
 }
@@ -91,18 +92,18 @@ fn measure(wishes: &Wishes) -> Result<(), String> {
 fn print_machine() {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let name = name.map_or("a processor of unknown name", |(_, name)| name);
+    let name = name.map_or("an unknown processor", |(_, name)| name);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     println!("{name}, {cores} cores, kernels {}", paceline::learn::Path::best().name());
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: f64 = load.split(' ').next().and_then(|one| one.parse().ok()).unwrap_or(0.0);
     println!("load average at the start: {load:.2}");
     if load > 1.5 {
-        println!("warning: other work runs on this machine; read the figures by CPU time only");
+        println!("warning: other programs run on this machine; trust only the figures by CPU time");
     }
 }
 
-/// What was measured of a model, round by round: ours, the peak, and the peer's.
+/// The measurements of a model in each round: ours, the peak, and the peer's.
 #[derive(Default)]
 struct Rounds {
     ours: Vec<Rate>,
@@ -110,7 +111,7 @@ struct Rounds {
     theirs: Vec<Rate>,
 }
 
-/// Measures all models in turn, ours beside the peer's.
+/// Measures all models in turn, ours and the peer's alternating.
 fn print_models(rounds: usize, peers: &mut [Peer]) -> Result<(), String> {
     let mut trainings: Vec<Training> = Vec::new();
     let mut ways = Vec::new();
@@ -138,16 +139,16 @@ fn print_models(rounds: usize, peers: &mut [Peer]) -> Result<(), String> {
     Ok(())
 }
 
-/// The fastest of the peers for this model, and how it does it.
+/// The index of the fastest peer for this model, and how it trains it.
 fn choose(
     name: &str,
     params: usize,
     peers: &mut [Peer],
 ) -> Result<Option<(usize, String)>, String> {
     let Some((first, others)) = peers.split_first_mut() else { return Ok(None) };
-    eprintln!("PyTorch looks for its fastest way to train {name}");
+    eprintln!("PyTorch: finding the fastest way to train {name}");
     let tuned = first.tune(name)?;
-    tuned.failed.iter().for_each(|why| eprintln!("a way that PyTorch cannot go: {why}"));
+    tuned.failed.iter().for_each(|why| eprintln!("this PyTorch does not support {why}"));
     if tuned.params != params {
         return Err(format!("{name} has {params} params here and {} there", tuned.params));
     }

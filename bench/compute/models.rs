@@ -9,7 +9,7 @@ pub const CLASSES: usize = 10;
 pub const GRAY: Extent = Extent { height: 28, width: 28, channels: 1 };
 pub const COLOR: Extent = Extent { height: 32, width: 32, channels: 3 };
 
-/// A model by the name that the peer knows too, and how many times as fast as the peer we mean to be.
+/// A model, its name (the same in `peer.py`), and the speed relative to the peer that we aim at.
 pub struct Named {
     pub name: &'static str,
     pub target: f64,
@@ -36,7 +36,7 @@ fn of(net: Net, features: usize) -> (Net, Batch) {
     (net, noise(features, CLASSES))
 }
 
-/// Samples of nothing, for only the time counts.
+/// Random samples: only the time counts.
 pub fn noise(features: usize, classes: usize) -> Batch {
     let mut dice = Dice::keyed(&[1]);
     let inputs = (0..BATCH * features).map(|_| dice.normal() as f32).collect();
@@ -58,7 +58,7 @@ pub struct Training {
 
 impl Training {
     pub fn of(net: Net, batch: Batch) -> Training {
-        assert!(batch.len() <= net.micro_batch_max(), "the batch is taken at once");
+        assert!(batch.len() <= net.micro_batch_max(), "the batch fits into one micro-batch");
         let (params, layout, gradient) = (net.initial(1), net.layout(), Gradient::zero(net.size()));
         Training {
             net,

@@ -1,4 +1,4 @@
-//! What a core can do at most: multiply-adds on registers alone.
+//! The peak of a core: multiply-adds on registers alone.
 
 use paceline::learn::Path;
 
@@ -7,7 +7,7 @@ use crate::clock::{self, Rate};
 const ROUNDS: u64 = 100_000;
 const SECONDS: f64 = 0.1;
 
-/// Multiplications and additions per second of one thread, on the path that the models take.
+/// Multiplications and additions per second of one thread, with the instructions that the models use.
 pub fn rate() -> Rate {
     let path = Path::best();
     let mut flops = 0;
@@ -15,7 +15,7 @@ pub fn rate() -> Rate {
     rounds.times(flops as f64)
 }
 
-/// The same of so many threads together.
+/// The sum over several threads at once.
 pub fn of_threads(threads: usize) -> Rate {
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(rate)).collect();

@@ -1,9 +1,9 @@
-"""PyTorch's side of `cargo bench --bench compute -- --torch`: the same models, each in the fastest way it finds.
+"""PyTorch's side of `cargo bench --bench compute -- --torch`: the same models, each trained in the fastest way found.
 
-Reads requests from standard input, one a line, and answers each with a line of JSON:
-    tune MODEL              looks for the fastest way of training the model and keeps it
-    take MODEL WAY          keeps that way
-    measure MODEL SECONDS   samples per second of wall time and of CPU time, in that way
+Reads requests from standard input, one per line, and answers each with a line of JSON:
+    tune MODEL              finds the fastest way to train the model and uses it from then on
+    take MODEL WAY          uses the given way from then on
+    measure MODEL SECONDS   samples per second of wall-clock time and of CPU time
 """
 
 import contextlib
@@ -121,7 +121,7 @@ MODELS = {
 
 
 def samples(shape):
-    """Inputs and what they are to be told to be: noise, for only the time counts."""
+    """Random inputs and labels: only the time counts."""
     if shape is None:
         tokens = torch.randint(VOCABULARY, (BATCH, CONTEXT + 1))
         return tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
@@ -129,7 +129,7 @@ def samples(shape):
 
 
 def layouts(shape):
-    """How images may lie in memory."""
+    """The memory layouts to try."""
     return ["channels last", "channels first"] if shape and len(shape) == 3 else [""]
 
 
@@ -176,17 +176,17 @@ def measure(step, seconds):
 
 
 def tune(name):
-    """The fastest way. Compiling takes minutes, so only what lies best in memory is compiled, and the C++ wrapper
-    is tried only where compiling is no loss."""
+    """The fastest way. Compiling takes minutes, so only the fastest memory layout is compiled, and the C++ wrapper is
+    tried only if compiling is not slower."""
     steps, rates, failed = {}, {}, []
 
     def try_ways(some):
         for way in some:
             try:
                 steps[way] = stepper(name, way)
-            except Exception as error:  # A way that this PyTorch does not know is no way.
+            except Exception as error:  # This PyTorch does not support it.
                 failed.append(f"{way}: {str(error).splitlines()[0]}")
-        # In turn, so that a disturbance does not meet one of them alone.
+        # In turn, so that a disturbance does not hit one of them alone.
         for _ in range(3):
             for way, step in steps.items():
                 rates[way] = max(rates.get(way, 0.0), measure(step, 0.3)["cpu"])
@@ -211,7 +211,7 @@ def main():
     answers = sys.stdout
     for line in sys.stdin:
         verb, name, *rest = line.split()
-        # Whatever else is printed is talk, not an answer.
+        # Libraries may print; only answers go to standard output.
         with contextlib.redirect_stdout(sys.stderr):
             if verb == "tune":
                 kept[name], answer = tune(name)

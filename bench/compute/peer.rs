@@ -1,4 +1,4 @@
-//! PyTorch as a process beside ours, asked by lines.
+//! PyTorch in a separate process, controlled by lines on its standard input.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,26 +11,26 @@ use crate::clock::Rate;
 
 /// A Python process that trains models with PyTorch.
 pub struct Peer {
-    /// How it gets its memory.
+    /// The allocator it uses.
     pub memory: &'static str,
     process: Child,
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
-/// What came of trying all ways of training a model.
+/// The fastest way that PyTorch found to train a model.
 #[derive(Deserialize)]
 pub struct Tuned {
     pub way: String,
     pub params: usize,
-    /// Ways that this PyTorch does not know, and why.
+    /// Ways that failed, each with the error.
     pub failed: Vec<String>,
 }
 
 #[derive(Deserialize)]
 struct Nothing {}
 
-/// Allocators worth trying: freed memory that goes back to the system has to be cleared when it returns.
+/// Allocators worth trying: memory that is returned to the system must be cleared before it is used again.
 const MEMORIES: [(&str, &str, &str); 2] = [
     (
         "malloc that keeps memory",
@@ -40,11 +40,11 @@ const MEMORIES: [(&str, &str, &str); 2] = [
     ("plain malloc", "", ""),
 ];
 
-/// Other allocators, where the system has them.
+/// Other allocators, used if they are installed.
 const LIBRARIES: [(&str, &str); 2] = [("jemalloc", "libjemalloc.so"), ("tcmalloc", "libtcmalloc")];
 
 impl Peer {
-    /// One process for each way of getting memory.
+    /// Starts one process per allocator.
     pub fn all(python: &Path) -> Result<Vec<Peer>, String> {
         let mut peers = Vec::new();
         for (memory, variable, value) in MEMORIES {
@@ -72,19 +72,19 @@ impl Peer {
             command.env(variable, value);
         }
         let mut process = command.spawn().map_err(|error| {
-            format!("{} does not start: {error}; give a Python with --python", python.display())
+            format!("cannot start {}: {error}; name another Python with --python", python.display())
         })?;
-        let requests = process.stdin.take().expect("its input is a pipe");
-        let answers = BufReader::new(process.stdout.take().expect("its output is a pipe"));
+        let requests = process.stdin.take().expect("stdin is a pipe");
+        let answers = BufReader::new(process.stdout.take().expect("stdout is a pipe"));
         Ok(Peer { memory, process, requests, answers })
     }
 
-    /// Tries all ways of training the model and keeps the fastest.
+    /// Tries all ways to train the model and keeps the fastest.
     pub fn tune(&mut self, model: &str) -> Result<Tuned, String> {
         self.ask(&format!("tune {model}"))
     }
 
-    /// Trains the model in a given way from now on.
+    /// Trains the model in the given way from now on.
     pub fn take(&mut self, model: &str, way: &str) -> Result<(), String> {
         self.ask(&format!("take {model} {way}")).map(|Nothing {}| ())
     }
@@ -108,7 +108,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Errors mean that the process has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -124,7 +124,7 @@ fn library(prefix: &str) -> Option<PathBuf> {
     })
 }
 
-/// A Python with PyTorch in an environment of its own under `target`, made when it is not there.
+/// The Python of a virtual environment with PyTorch under `target`, which is created if it does not exist.
 pub fn environment() -> Result<PathBuf, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench-torch");
     let python = folder.join("bin/python");
@@ -143,6 +143,6 @@ fn run(command: &mut Command) -> Result<(), String> {
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{command:?} failed with {status}")),
-        Err(error) => Err(format!("{command:?} does not start: {error}")),
+        Err(error) => Err(format!("cannot start {command:?}: {error}")),
     }
 }

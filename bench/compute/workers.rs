@@ -1,4 +1,4 @@
-//! Two workers beside one, and a simulated cluster beside its gradients alone.
+//! Compares two workers with one, and a simulated cluster with computing its gradients alone.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::clock::{Spread, Stopwatch};
 use crate::models::{BATCH, CLASSES, COLOR, GRAY};
 use crate::peak;
 
-/// Some made-up images over and over: as many samples as a job wants, so that an epoch is the whole job and nothing is
-/// evaluated on the way.
+/// Generated images, repeated to any number of samples, so that one epoch is the whole job and nothing is evaluated
+/// before its end.
 struct Repeated {
     images: Images,
     len: u64,
@@ -43,11 +43,11 @@ impl Dataset for Repeated {
     }
 }
 
-/// A model, and the images it sees.
-type Seen = (Arc<dyn Model>, Extent);
+/// A model and the size of its images.
+type Subject = (Arc<dyn Model>, Extent);
 
-/// A job of all-reduce.
-fn prepare((model, extent): &Seen, workers: u32, batch: u64, rounds: u64) -> Prepared {
+/// An all-reduce job.
+fn prepare((model, extent): &Subject, workers: u32, batch: u64, rounds: u64) -> Prepared {
     let images = |samples, len| {
         let images = patterns(samples, *extent, CLASSES as u8, 1);
         Arc::new(Repeated { images, len })
@@ -61,33 +61,33 @@ fn prepare((model, extent): &Seen, workers: u32, batch: u64, rounds: u64) -> Pre
         learning_rate: Some(1e-3),
         ..Job::default()
     };
-    job.check(&recipes(), workers, Some(task)).expect("the job is sound")
+    job.check(&recipes(), workers, Some(task)).expect("the job is valid")
 }
 
-/// Samples per second of workers on threads.
-fn trained(seen: &Seen, workers: u32, rounds: u64) -> f64 {
-    let prepared = prepare(seen, workers, BATCH as u64, rounds);
+/// Samples per second of a job on threads.
+fn trained(subject: &Subject, workers: u32, rounds: u64) -> f64 {
+    let prepared = prepare(subject, workers, BATCH as u64, rounds);
     let trained = train(&prepared, ThreadOptions::default(), Arc::default(), vec![]);
-    let outcome = trained.unwrap_or_else(|_| panic!("the job ends")).result;
-    assert_eq!(outcome.samples, prepared.plan.samples_total);
-    outcome.samples as f64 / outcome.real_seconds.expect("it ran in real time")
+    let result = trained.unwrap_or_else(|_| panic!("the job ends")).result;
+    assert_eq!(result.samples, prepared.plan.samples_total);
+    result.samples as f64 / result.real_seconds.expect("it ran in real time")
 }
 
-/// Samples per second of two jobs at once that know nothing of each other, of one worker each: as much as
-/// the machine lets two workers do.
-fn apart(seen: &Seen, rounds: u64) -> f64 {
-    let alone = || trained(seen, 1, rounds);
+/// Samples per second of two independent jobs at once, with one worker each: the most that the machine allows for two
+/// workers.
+fn apart(subject: &Subject, rounds: u64) -> f64 {
+    let alone = || trained(subject, 1, rounds);
     std::thread::scope(|scope| {
         let other = scope.spawn(alone);
         alone() + other.join().expect("the job ends")
     })
 }
 
-/// Prints what a second worker brings.
+/// Prints the speedup by a second worker.
 pub fn print_scaling(rounds: usize) {
     println!("\ntwo workers beside one, all-reduce on threads, batch {BATCH} each, by wall time");
     println!("{:<28} {:>13} {:>13} {:>22}", "what", "one", "two", "ratio");
-    let all: [(&str, Seen, u64); 2] = [
+    let all: [(&str, Subject, u64); 2] = [
         ("cnn, samples/s", (Arc::new(cnn(GRAY, CLASSES)), GRAY), 500),
         ("resnet20, samples/s", (Arc::new(resnet(Net::new(COLOR), 3, CLASSES)), COLOR), 25),
     ];
@@ -97,8 +97,9 @@ pub fn print_scaling(rounds: usize) {
         let ratio = Spread::of(pairs.iter().map(|(one, two)| two / one));
         println!("{name:<28} {one:>13.0} {two:>13.0} {ratio:>22.2}");
     };
-    for (name, seen, steps) in &all {
-        let triple = |_| (trained(seen, 1, *steps), trained(seen, 2, *steps), apart(seen, *steps));
+    for (name, subject, steps) in &all {
+        let triple =
+            |_| (trained(subject, 1, *steps), trained(subject, 2, *steps), apart(subject, *steps));
         let triples: Vec<_> = (0..rounds).map(triple).collect();
         let pairs = |two: fn(&(f64, f64, f64)) -> f64| {
             triples.iter().map(|triple| (triple.0, two(triple))).collect::<Vec<_>>()
@@ -112,31 +113,31 @@ pub fn print_scaling(rounds: usize) {
 }
 
 const WORKERS: u32 = 128;
-/// Samples that a simulated job computes, about.
+/// The approximate number of samples of a simulated job.
 const SAMPLES_SIMULATED: u64 = 40_000;
 
-/// Prints what simulating costs over computing the same gradients in a loop.
+/// Prints the overhead of simulating over computing the same gradients in a loop.
 pub fn print_overhead(rounds: usize) {
     println!("\n{WORKERS} simulated workers, all-reduce in closed form, one thread, by CPU time");
     println!(
         "{:<20} {:>13} {:>13} {:>22} {:>24}",
         "model, batch", "gradients, s", "simulated, s", "overhead, %", "of it adding, %"
     );
-    let small: Seen = (Arc::new(mlp(GRAY.len(), &[256, 128], CLASSES)), GRAY);
-    let text: Seen = (Arc::new(charlm(64, 65)), Extent::row(65));
-    let all: [(&str, Seen, u64, u64); 5] = [
+    let small: Subject = (Arc::new(mlp(GRAY.len(), &[256, 128], CLASSES)), GRAY);
+    let text: Subject = (Arc::new(charlm(64, 65)), Extent::row(65));
+    let all: [(&str, Subject, u64, u64); 5] = [
         ("cnn, 32", (Arc::new(cnn(GRAY, CLASSES)), GRAY), 32, 1),
         ("resnet20, 32", (Arc::new(resnet(Net::new(COLOR), 3, CLASSES)), COLOR), 32, 8),
         ("charlm, 32", text, 32, 8),
         ("mlp, 32", small.clone(), 32, 1),
         ("mlp, 256", small, 256, 1),
     ];
-    for (name, seen, batch, fewer) in &all {
+    for (name, subject, batch, fewer) in &all {
         let steps = (SAMPLES_SIMULATED / fewer / (u64::from(WORKERS) * batch)).max(2);
-        let prepared = prepare(seen, WORKERS, *batch, steps);
+        let prepared = prepare(subject, WORKERS, *batch, steps);
         let triple = |_| {
             let alone = gradients(&prepared, *batch);
-            (alone, simulated(&prepared), added(seen.0.size(), u64::from(WORKERS) * steps))
+            (alone, simulated(&prepared), added(subject.0.size(), u64::from(WORKERS) * steps))
         };
         let triples: Vec<(f64, f64, f64)> = (0..rounds).map(triple).collect();
         let spread = |of: fn(&(f64, f64, f64)) -> f64| Spread::of(triples.iter().map(of));
@@ -148,7 +149,7 @@ pub fn print_overhead(rounds: usize) {
     }
 }
 
-/// CPU seconds of adding as many gradients to a sum, with both in the cache: the least that it can cost.
+/// CPU seconds of adding up this many gradients in the cache: a lower bound of the overhead.
 fn added(params: usize, gradients: u64) -> f64 {
     let (part, mut total) = (vec![1.0_f32; params], vec![0.0_f32; params]);
     let since = Stopwatch::start();
@@ -177,7 +178,7 @@ fn simulated(prepared: &Prepared) -> f64 {
     let since = Stopwatch::start();
     let simulated = simulate(prepared, &scenario, 1, vec![]);
     let seconds = since.stop().1;
-    let outcome = simulated.unwrap_or_else(|_| panic!("the run ends")).result;
-    assert_eq!(outcome.samples, prepared.plan.samples_total);
+    let result = simulated.unwrap_or_else(|_| panic!("the run ends")).result;
+    assert_eq!(result.samples, prepared.plan.samples_total);
     seconds
 }

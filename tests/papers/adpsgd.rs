@@ -19,21 +19,21 @@ const MEMBERS: u64 = 8;
 const STEPS: u64 = 2400;
 const DIMENSIONS: usize = 100;
 
-/// Eight replicas that see little but noise, for 2,400 steps: the variance of an average has
+/// Eight replicas whose gradients are mostly noise, for 2,400 steps: the variance of an average has
 /// (8 - 1) x 100 degrees of freedom, so its relative standard deviation is 5 %, far inside the dead
 /// band of 30 %.
 fn noisy() -> Task {
     quadratic(vec![0.05; DIMENSIONS], 1.0, MEMBERS * STEPS)
 }
 
-/// On equal workers, the learning rate a tenth from the middle on.
+/// A run on equal workers whose learning rate drops to a tenth in the middle.
 fn run_with_drop(period: Period, seed: u64) -> Run {
     let schedule = Shape::Step { at: vec![0.5], factor: 0.1 };
     let job = Job { schedule, ..averaging(period, seed) };
     run(&job, &cluster(&[1.0; MEMBERS as usize]), &noisy())
 }
 
-/// One average: in which step, after how many, and the replicas' variance over the learning rate.
+/// One average: at which step, after how many local steps, and the replicas' variance over the learning rate.
 #[derive(Clone, Copy, Debug)]
 struct Average {
     step: u64,
@@ -52,8 +52,8 @@ fn averages(run: &Run) -> Vec<Average> {
     each.collect()
 }
 
-/// Jiang and Agrawal 2020: with a period of one it is full communication, also with local momentum:
-/// the mean of the memories obeys the same linear recursion. To rounding, in every round.
+/// Jiang and Agrawal 2020: with a period of one it is full communication, also with local momentum, because the mean of
+/// the momenta follows the same linear recursion. Compared in every round, up to rounding.
 #[test]
 fn a_period_of_one_follows_ssgd() {
     let rule = |momentum, nesterov| Rule::Sgd { momentum, nesterov, weight_decay: 1e-3 };
@@ -70,14 +70,14 @@ fn a_period_of_one_follows_ssgd() {
 
             assert_eq!(averaged.len(), 4 * 10 + 1);
             for (round, (x, y)) in averaged.iter().zip(&summed).enumerate() {
-                let apart = distance(x, y);
-                assert!(apart < 1e-5, "{rule:?}, seed {seed}, round {round}: {apart}");
+                let error = distance(x, y);
+                assert!(error < 1e-5, "{rule:?}, seed {seed}, round {round}: {error}");
             }
         }
     }
 }
 
-/// What a member sends in each of its exchanges.
+/// The bytes that a member sends in each of its exchanges.
 fn bytes(run: &Run, by: u32) -> Vec<u64> {
     run.collect(|_, record| match record {
         Record::Exchanged { who, bytes, .. } if who.0 == by => Some(*bytes),
@@ -85,8 +85,8 @@ fn bytes(run: &Run, by: u32) -> Vec<u64> {
     })
 }
 
-/// Jiang and Agrawal 2020: an average costs one exchange of the replica and one of a number, which
-/// rides in the tail that every exchange has; so communication is averages / steps of SSGD's.
+/// Jiang and Agrawal 2020: an average costs one exchange of the replica and one of a number, which is part of the tail
+/// that every exchange has; so the communication is averages / steps of that of SSGD.
 #[test]
 fn an_average_costs_one_exchange_of_replicas_and_one_of_a_number() {
     let adaptive = run_with_drop(Period::adaptive(4), 1);
@@ -105,13 +105,12 @@ fn an_average_costs_one_exchange_of_replicas_and_one_of_a_number() {
         assert_eq!(bytes(&ssgd, worker), vec![replica; STEPS as usize]);
     }
     let averages = averages(&adaptive);
-    // The last period may be cut short by the end.
+    // The end of the job may cut the last period short.
     let (steps, last) = averages.last().map(|a| (a.step, a.period)).expect("averages");
     assert!((STEPS..STEPS + last).contains(&steps), "{steps} steps in {} averages", averages.len());
 }
 
-/// Jiang and Agrawal 2020: the period follows from a number that all have summed alike, so all
-/// have the same.
+/// Jiang and Agrawal 2020: the period is computed from a sum that is equal on all members.
 #[test]
 fn all_workers_have_the_same_period() {
     for seed in 0..2 {
@@ -126,9 +125,9 @@ fn all_workers_have_the_same_period() {
 
 /// Jiang and Agrawal 2020, thresholds 0.7 and 1.3 (derived for momentum 0): stationary noise at a
 /// constant learning rate keeps the period; when the rate falls tenfold the variance falls a
-/// hundredfold, and the period climbs by one per average to about 0.7 x 10 times the first.
+/// hundredfold, and the period grows by one per average to about 0.7 x 10 times the first.
 #[test]
-fn the_period_stays_in_the_dead_band_and_climbs_after_a_drop() {
+fn the_period_stays_in_the_dead_band_and_grows_after_a_drop() {
     for seed in 0..3 {
         let run = run_with_drop(Period::adaptive(4), seed);
 
@@ -153,8 +152,8 @@ fn the_period_stays_in_the_dead_band_and_climbs_after_a_drop() {
 /// Jiang and Agrawal 2020, against a constant period of 8 at about the same number of averages
 /// (derived): half of its variance while the learning rate is large, more of it later.
 #[test]
-fn variance_is_half_of_a_constant_periods_while_the_rate_is_large() {
-    // It never leaves 8, but tells its variance.
+fn the_variance_is_half_that_of_a_constant_period_while_the_rate_is_large() {
+    // A period that stays 8, but records its variance.
     let eight = Adaptive {
         steps_first: 8,
         steps_max: 8,

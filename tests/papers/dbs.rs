@@ -1,4 +1,4 @@
-//! DBS (Ye et al. 2020): batches follow speed, and what is learned stays the same.
+//! DBS (Ye et al. 2020): batches follow speed, and the training result stays the same.
 
 use paceline::sim::scenario::Trace;
 use paceline::{Job, Scenario};
@@ -7,7 +7,7 @@ use crate::probe::Start;
 use crate::trial::{Run, cluster, distance, job, points, run, run_probed};
 
 const BATCH: u64 = 16;
-/// Of four workers.
+/// The total batch of four workers.
 const TOTAL: u64 = 4 * BATCH;
 const ROUNDS_PER_EPOCH: u64 = 10;
 const EPOCH: u64 = ROUNDS_PER_EPOCH * TOTAL;
@@ -22,14 +22,14 @@ fn ssgd(seed: u64) -> Job {
 
 const PACES: [[f64; 4]; 3] = [[3.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 1.0], [1.0, 1.3, 1.7, 2.2]];
 
-/// What each worker computed in a round.
+/// The number of samples of each worker in a round.
 fn shares(run: &Run, round: u64) -> Vec<u64> {
     let of =
         |who| run.entered(who).iter().find(|entered| entered.round == round).map(|e| e.samples);
-    run.workers().map(|who| of(who).expect("all take part in every round")).collect()
+    run.workers().map(|who| of(who).expect("all workers take part in every round")).collect()
 }
 
-/// The shares of an epoch, which are the same in all of its rounds.
+/// The shares of an epoch, which must be equal in all of its rounds.
 fn shares_of_epoch(run: &Run, epoch: u64) -> Vec<u64> {
     let rounds = epoch * ROUNDS_PER_EPOCH..(epoch + 1) * ROUNDS_PER_EPOCH;
     let first = shares(run, rounds.start);
@@ -42,11 +42,10 @@ fn end_of_epoch(run: &Run, epoch: u64) -> f64 {
     run.applied(0)[((epoch + 1) * ROUNDS_PER_EPOCH) as usize - 1].at.as_secs_f64()
 }
 
-/// Ye et al. 2020: weights in proportion to batches make the gradient that of the whole batch, for
-/// any split. Against SSGD: the very same positions in every round, and params that differ by no
-/// more than the order of additions.
+/// Ye et al. 2020: with weights proportional to batches, the gradient is that of the whole batch for any split. Compared
+/// with SSGD: the same positions in every round, and params that differ only by the order of additions.
 #[test]
-fn uneven_shares_learn_what_even_ones_do() {
+fn uneven_shares_train_the_same_params_as_even_ones() {
     for paces in PACES {
         for seed in 0..3 {
             let (task, cluster) = (points(EPOCH as usize, seed), cluster(&paces));
@@ -61,19 +60,19 @@ fn uneven_shares_learn_what_even_ones_do() {
             for (x, y) in dbs.replicas(0).iter().zip(ssgd.replicas(0)) {
                 assert!(distance(x, &y) < 1e-5, "{about}: {}", distance(x, &y));
             }
-            let error = dbs.error_beside_serial(3);
+            let error = dbs.error_against_serial(3);
             assert!(error < 1e-6, "{about}: {error}");
         }
     }
 }
 
-/// Ye et al. 2020, the disturbance test: an epoch that begins with other speeds is uneven, the next
-/// one is balanced, and so it is again when the disturbance ends.
+/// Ye et al. 2020, the disturbance test: after a change of speeds one epoch is uneven and the next one balanced; the same
+/// when the disturbance ends.
 #[test]
 fn shares_follow_a_disturbance_one_epoch_later() {
     let task = points(EPOCH as usize, 1);
     let job = Job { epochs: 9.0, ..dbs(1) };
-    // Half a round before an epoch, so that all of its gradients and none before are meant.
+    // Half a round before the epoch, so that the change affects all of its gradients and none before.
     let change = |scenario: &Scenario, epoch: u64, factor: f64| {
         let run = run(&job, scenario, &task);
         let round = end_of_epoch(&run, epoch - 1) - end_of_epoch(&run, epoch - 2);
@@ -98,8 +97,8 @@ fn shares_follow_a_disturbance_one_epoch_later() {
     assert!((lasts(5) / relaxed - 1.25).abs() < 1e-6, "20 samples of the fast, not 4 of the slow");
 }
 
-/// Ye et al. 2020: the number of rounds is the same for all, so nobody is waited for in vain; also
-/// when an epoch is no multiple of the batch.
+/// Ye et al. 2020: all workers have the same number of rounds, so none waits forever; also if an epoch is not a multiple
+/// of the batch.
 #[test]
 fn all_workers_make_the_same_rounds_and_use_every_sample_once() {
     for (samples, seed) in [(EPOCH as usize, 1), (641, 2), (700, 3), (999, 4)] {
@@ -111,14 +110,14 @@ fn all_workers_make_the_same_rounds_and_use_every_sample_once() {
             assert_eq!(rounds, run.prepared.plan.samples_total.div_ceil(TOTAL), "{about}");
             for worker in run.workers() {
                 assert_eq!(run.committed(worker).len() as u64, rounds, "{about}");
-                assert!(run.holds_every_sample_once(worker), "{about}, worker {worker}");
+                assert!(run.applies_every_sample_once(worker), "{about}, worker {worker}");
             }
         }
     }
 }
 
-/// Ye et al. 2020, ideal gain (derived): max(a) sum(1/a) / n for a seconds per sample, up to the
-/// one sample that rounding may put on the slowest share.
+/// Ye et al. 2020, ideal gain (derived): max(a) sum(1/a) / n, where a is seconds per sample, up to the one sample that
+/// rounding may add to the slowest worker's share.
 #[test]
 fn an_epoch_is_shorter_than_with_even_shares_by_the_formula() {
     for (paces, gain) in [([3.0, 1.0, 1.0, 1.0], 2.5), ([3.0, 3.0, 3.0, 1.0], 1.5)] {

@@ -1,5 +1,5 @@
-//! Dynamic SGD (Lin et al. 2019): the learning rate follows the members, and nothing else changes
-//! when they do.
+//! Dynamic SGD (Lin et al. 2019): the learning rate follows the number of members, and a change of members changes
+//! nothing else.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::trial::{Run, SAMPLE, cluster, job, points, run};
 
 const BATCH: u64 = 8;
 const RATE: f32 = 0.01;
-/// A round, when sums cost nothing.
+/// The duration of a round if sums take no time.
 const ROUND: f64 = BATCH as f64 * SAMPLE;
 
 fn dynamic(seed: u64) -> Job {
@@ -19,7 +19,7 @@ fn dynamic(seed: u64) -> Job {
     Job { batch: Some(BATCH), epochs: 6.0, optimizer, learning_rate, seed, ..job("dynamic") }
 }
 
-/// Two workers, and so many more from the middle of these rounds on.
+/// Two workers, and more that join in the middle of given rounds: (round, workers).
 fn growing(joins: &[(u32, u32)]) -> Scenario {
     let mut scenario = cluster(&[1.0, 1.0]);
     for (round, workers) in joins {
@@ -29,7 +29,7 @@ fn growing(joins: &[(u32, u32)]) -> Scenario {
     scenario
 }
 
-/// Before which rounds the members changed, and how many they were then.
+/// The rounds before which the members changed, with their new number.
 fn changes(run: &Run) -> Vec<(u64, usize)> {
     let views = run.collect(|_, record| match record {
         Record::View { number, members, .. } => Some((*number, members.len())),
@@ -41,16 +41,16 @@ fn changes(run: &Run) -> Vec<(u64, usize)> {
         }
         _ => None,
     });
-    // Views are entered one after another; the last before a round is the one that counts.
+    // Views are entered one after another; the last one before a round is the one that counts.
     BTreeMap::from_iter(settled).into_iter().collect()
 }
 
-/// The rates of worker 0 as multiples of the base, by round.
+/// The learning rates of worker 0 relative to the base rate, by round.
 fn factors(run: &Run) -> Vec<f64> {
     run.applied(0).iter().map(|applied| f64::from(applied.rate) / f64::from(RATE)).collect()
 }
 
-/// From the round `start` on, `before` -> `after` in `rounds` rounds, linearly.
+/// Asserts that the factor changes linearly from `before` to `after` in `rounds` rounds from round `start` on.
 fn assert_ramp(factors: &[f64], start: usize, (before, after): (f64, f64), rounds: usize) {
     for (t, factor) in factors[start..=start + rounds].iter().enumerate() {
         let expected = before + t as f64 / rounds as f64 * (after - before);
@@ -58,11 +58,10 @@ fn assert_ramp(factors: &[f64], start: usize, (before, after): (f64, f64), round
     }
 }
 
-/// Lin et al. 2019: per-worker batches stay, so a newcomer is one more replica like the others.
-/// Replicas that are equal before and after each of many steps with momentum, at one rate and along
-/// one gradient, have equal momentum.
+/// Lin et al. 2019: per-worker batches stay, so a newcomer is one more replica like the others. Momentum is compared
+/// indirectly: replicas that stay equal over many steps with the same rate and gradient have equal momentum.
 #[test]
-fn after_a_join_all_workers_are_identical_and_no_sample_is_missed() {
+fn after_a_join_all_replicas_are_identical_and_no_sample_is_lost() {
     for seed in 0..5 {
         let mut scenario = growing(&[(20, 2), (50, 1)]);
         (scenario.compute.jitter, scenario.network.latency) = (0.5, 1e-4);
@@ -80,17 +79,16 @@ fn after_a_join_all_workers_are_identical_and_no_sample_is_missed() {
             };
             assert_eq!(since(who), since(4), "seed {seed}, worker {who}");
         }
-        // Step counter, place in the data and learning rate are the others' too.
+        // The step counter, the position in the data and the learning rate are equal, too.
         let same = |x: &crate::trial::Applied| (x.version, x.spans.clone(), x.rate.to_bits());
         let tail = oldest.iter().skip_while(|applied| applied.version < first);
         assert!(tail.map(same).eq(newest.iter().map(same)), "seed {seed}");
-        assert!(run.holds_every_sample_once(0), "seed {seed}");
+        assert!(run.applies_every_sample_once(0), "seed {seed}");
         assert_eq!(run.simulated.result.ledger.done, total, "seed {seed}");
     }
 }
 
-/// Lin et al. 2019, eq. 6 with T = 8 k: from t0 on the rate goes from 1 to k times itself in T
-/// rounds.
+/// Lin et al. 2019, eq. 6 with T = 8 k: from t0 on, the rate grows linearly to k times its value in T rounds.
 #[test]
 fn the_rate_ramps_linearly_after_a_join() {
     for (newcomers, ratio) in [(1, 1.5), (2, 2.0), (3, 2.5), (6, 4.0)] {
@@ -107,9 +105,9 @@ fn the_rate_ramps_linearly_after_a_join() {
     }
 }
 
-/// Lin et al. 2019, eq. 6, where the paper is silent: gamma counts from the rate that there is.
+/// Lin et al. 2019, eq. 6. The paper does not define this case; here gamma is relative to the current rate.
 #[test]
-fn a_join_during_a_ramp_starts_a_new_one_from_where_the_rate_is() {
+fn a_join_during_a_ramp_starts_a_new_ramp_from_the_current_rate() {
     let run = run(&dynamic(1), &growing(&[(20, 2), (28, 2)]), &points(800, 1));
 
     let (factors, changes) = (factors(&run), changes(&run));
@@ -122,8 +120,8 @@ fn a_join_during_a_ramp_starts_a_new_one_from_where_the_rate_is() {
     assert_ramp(&factors, second, (current, 3.0), (8.0 * 3.0 / current).ceil() as usize);
 }
 
-/// Lin et al. 2019: less noise needs no time to be forgotten, so a smaller batch has its rate at
-/// once (derived; eq. 6 itself would ramp).
+/// Lin et al. 2019: a ramp gives momentum the time to forget the noise of the smaller batch. When the batch shrinks there
+/// is no such need, so the rate drops at once (derived; eq. 6 itself would ramp).
 #[test]
 fn a_leave_lowers_the_rate_at_once() {
     let mut scenario = growing(&[(20, 2)]);

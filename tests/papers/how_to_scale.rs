@@ -1,5 +1,5 @@
 //! How to scale distributed deep learning? (Jin et al. 2016): gossip, elastic averaging and a
-//! parameter server beside all-reduce.
+//! parameter server compared with all-reduce.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use paceline::{
 use crate::probe::{PEER, Start};
 use crate::trial::{Run, SAMPLE, cluster, distance, job, mean, points, quadratic, run, run_probed};
 
-/// Replicas in each of which there is nothing to learn, so that only exchanges move them.
+/// A task without gradients, so that only exchanges move the replicas.
 fn still(members: u64, rounds: u64) -> Task {
     quadratic(vec![0.0; DIMENSIONS], 0.0, members * rounds)
 }
 
 const DIMENSIONS: usize = 4;
 
-/// Each worker takes one sample per step, and all step at the same time.
+/// Each worker computes one sample per step, and all step at the same time.
 fn in_step(strategy: &str, seed: u64) -> Job {
     Job { batch: Some(1), epochs: 1.0, seed, ..job(strategy) }
 }
@@ -31,7 +31,7 @@ fn equal(members: u64) -> Scenario {
     cluster(&vec![1.0; members as usize])
 }
 
-/// Every worker's replica, round by round: at the start, and after each of `rounds` rounds.
+/// All workers' replicas at the start and after each of `rounds` rounds.
 fn replicas(run: &Run, rounds: u64) -> Vec<Vec<Vector>> {
     let by_worker: Vec<_> = run.workers().map(|who| run.replicas(who)).collect();
     (0..=rounds as usize).map(|t| by_worker.iter().map(|x| x[t].clone()).collect()).collect()
@@ -58,8 +58,8 @@ fn variance(replicas: &[Vector]) -> f64 {
     each.sum::<f64>() / replicas.len() as f64
 }
 
-/// How an exchange changes scattered replicas: variance / variance before, and the square of the
-/// mean's move / variance before; both for each of some rounds of many seeds.
+/// How an exchange changes scattered replicas: the ratio of the variance to that before, and the squared move of the
+/// mean relative to the variance before; for each round of many seeds.
 fn contraction(strategy: &str, members: u64, rounds: u64, seeds: u64) -> [Vec<f64>; 2] {
     let [mut shrinks, mut drifts] = [vec![], vec![]];
     for seed in 0..seeds {
@@ -74,15 +74,15 @@ fn contraction(strategy: &str, members: u64, rounds: u64, seeds: u64) -> [Vec<f6
     [shrinks, drifts]
 }
 
-/// Within four standard errors; seeds are 0, 1, 2, ...
+/// Asserts the mean within four standard errors plus `digits`.
 fn assert_mean(values: &[f64], expected: f64, digits: f64, about: &str) {
     let (mean, error) = mean(values);
     let tolerance = 4.0 * error + digits;
     assert!((mean - expected).abs() < tolerance, "{about}: {mean} +- {error}, not {expected}");
 }
 
-/// Jin et al. 2016, pull-gossip, with oneself among the peers drawn (derived): whatever the
-/// replicas are, E V' = V (1/2 - 1/4p) and E |mean' - mean|^2 = V / 4p.
+/// Jin et al. 2016, pull-gossip, where a worker may draw itself (derived): for any replicas,
+/// E V' = V (1/2 - 1/4p) and E |mean' - mean|^2 = V / 4p.
 #[test]
 fn pull_gossip_contracts_as_derived_and_moves_the_mean() {
     for (members, seeds) in [(8, 200), (16, 100), (64, 25)] {
@@ -96,8 +96,8 @@ fn pull_gossip_contracts_as_derived_and_moves_the_mean() {
 }
 
 /// Jin et al. 2016, push-gossip (derived): V shrinks to 0.60, 0.61 and 0.62 of itself with 8, 16
-/// and 64 members, on the way to 1 - 1/e; more slowly than with pull. A letter is looked at in the
-/// round after it was sent, so the first round only sends, and the second is one whole exchange.
+/// and 64 members, with the limit 1 - 1/e; more slowly than with pull. A letter is read in the round after it was sent,
+/// so the first round only sends, and the second is one whole exchange.
 #[test]
 fn push_gossip_contracts_more_slowly_than_pull_and_moves_the_mean() {
     for (members, seeds, expected) in [(8, 1500, 0.60), (16, 700, 0.61), (64, 150, 0.62)] {
@@ -114,10 +114,10 @@ fn push_gossip_contracts_more_slowly_than_pull_and_moves_the_mean() {
     }
 }
 
-/// Jin et al. 2016, push-gossip: x <- (s x + what came) / (s + how many came), where s is 2 for who
-/// drew itself. In step, what came is what was sent a round before.
+/// Jin et al. 2016, push-gossip: x <- (s x + sum of received) / (s + number received), where s is 2 for a worker that drew
+/// itself and 1 otherwise. If all step together, letters arrive a round after they were sent.
 #[test]
-fn push_gossip_takes_in_what_was_sent_to_it() {
+fn push_gossip_averages_the_letters_it_received() {
     let (members, rounds) = (8, 20);
     for seed in 0..5 {
         let (job, task) = (in_step("gossip-push", seed), still(members, rounds));
@@ -126,10 +126,10 @@ fn push_gossip_takes_in_what_was_sent_to_it() {
         let peers: Vec<_> = run.workers().map(|who| run.notes(who, PEER)).collect();
         let replicas = replicas(&run, rounds);
         for (t, who) in (1..rounds as usize).flat_map(|t| (0..8).map(move |who| (t, who))) {
-            let came = (0..8).filter(|from| *from != who && peers[*from][t - 1] == who as f64);
+            let senders = (0..8).filter(|from| *from != who && peers[*from][t - 1] == who as f64);
             let (own, mut sum) = (if peers[who][t] == who as f64 { 2.0 } else { 1.0 }, [0.0; 4]);
-            let count = came.clone().count() as f32;
-            for from in came {
+            let count = senders.clone().count() as f32;
+            for from in senders {
                 sum.iter_mut().zip(&replicas[t - 1][from]).for_each(|(sum, x)| *sum += x);
             }
             let mixed =
@@ -140,7 +140,7 @@ fn push_gossip_takes_in_what_was_sent_to_it() {
     }
 }
 
-/// One worker alone, as its own optimizer would have it.
+/// The params after training serially with the job's optimizer.
 fn serial(prepared: &Prepared, batch: u64) -> Vector {
     let (plan, compute) = (&prepared.plan, prepared.task.compute(prepared.plan.seed));
     let (mut params, mut state) = (plan.initial.clone(), OptimizerState::default());
@@ -159,13 +159,13 @@ fn heavy_ball() -> Option<Optimizer> {
     Some(Optimizer { rule, clip_norm: None })
 }
 
-/// Jin et al. 2016: alone, all methods are SGD, but for elastic averaging, whose center still
-/// pulls. Bit by bit, for every recipe that is neither late nor lossy and has no outer step;
-/// periodic averaging only to rounding, for it weighs a last round that is cut short.
+/// Jin et al. 2016: with one worker all methods are SGD, except elastic averaging, whose center still pulls. Bit for bit,
+/// for every recipe without delay, lossy codec and outer step; periodic averaging only up to rounding, because it weighs
+/// a last round that is cut short.
 #[test]
 fn one_worker_alone_does_serial_sgd() {
     for recipe in recipes() {
-        let choices = recipe.choices().expect("ours are made of choices").clone();
+        let choices = recipe.choices().expect("built-in recipes are made of choices").clone();
         let late = choices.strategy == StrategyKind::Delayed;
         if late || choices.codec != Codec::Dense || choices.outer != Outer::None {
             continue;
@@ -175,16 +175,16 @@ fn one_worker_alone_does_serial_sgd() {
         let run = run(&job, &cluster(&[1.0]), &points(250, 1));
 
         let serial = serial(&run.prepared, run.prepared.batch);
-        let apart = distance(run.params(), &serial);
+        let error = distance(run.params(), &serial);
         match choices.strategy {
-            StrategyKind::ElasticAverage => assert!(apart > 1e-3, "{}: {apart}", recipe.name),
-            StrategyKind::PeriodicAverage => assert!(apart < 1e-6, "{}: {apart}", recipe.name),
+            StrategyKind::ElasticAverage => assert!(error > 1e-3, "{}: {error}", recipe.name),
+            StrategyKind::PeriodicAverage => assert!(error < 1e-6, "{}: {error}", recipe.name),
             _ => assert_eq!(*run.params(), serial, "{}", recipe.name),
         }
     }
 }
 
-/// Jin et al. 2016: p nodes with batch b are one with batch p b. To the order of additions.
+/// Jin et al. 2016: p workers with batch b are one with batch p b, up to the order of additions.
 #[test]
 fn all_reduce_of_many_is_serial_sgd_with_a_larger_batch() {
     for members in [2, 4, 8] {
@@ -193,12 +193,12 @@ fn all_reduce_of_many_is_serial_sgd_with_a_larger_batch() {
         let run = run(&job, &equal(members), &points(250, 1));
 
         let serial = serial(&run.prepared, members * run.prepared.batch);
-        let apart = distance(run.params(), &serial);
-        assert!(apart < 1e-5, "{members} members: {apart}");
+        let error = distance(run.params(), &serial);
+        assert!(error < 1e-5, "{members} members: {error}");
     }
 }
 
-/// The replicas of elastic averaging without gradients, exchange by exchange: who, before, after.
+/// The exchanges of elastic averaging without gradients, in order: worker, replica before, replica after.
 fn exchanges(run: &Run, rounds: u64) -> Vec<(usize, f32, f32)> {
     let by_worker: Vec<_> = run.workers().map(|who| run.replicas(who)).collect();
     let mut made = vec![0; by_worker.len()];
@@ -214,8 +214,8 @@ fn exchanges(run: &Run, rounds: u64) -> Vec<(usize, f32, f32)> {
     in_order.collect()
 }
 
-/// Jin et al. 2016, elastic averaging: each moves by beta / p towards the other's old value, so
-/// that replica + center stays, and their distance shrinks by 1 - 2 beta / p.
+/// Jin et al. 2016, elastic averaging: replica and center move by beta / p towards each other's old value, so their sum
+/// stays, and their distance shrinks by the factor 1 - 2 beta / p.
 #[test]
 fn an_elastic_exchange_keeps_the_sum_and_shrinks_the_distance() {
     for (members, rounds) in [(1, 12), (2, 12), (4, 12), (16, 6)] {
@@ -236,15 +236,15 @@ fn an_elastic_exchange_keeps_the_sum_and_shrinks_the_distance() {
                 );
                 center = center_after;
             }
-            // What the sum says of the center is where the center is.
+            // The center computed from the sums is the real center.
             let error = f64::from(run.params()[0]) - center;
             assert!(error.abs() < 1e-5, "seed {seed}, {members} members: {error}");
         }
     }
 }
 
-/// Jin et al. 2016, elastic averaging: without gradients all converge to a common point, which is
-/// the mean of replicas and center at the start, since their sum stays.
+/// Jin et al. 2016, elastic averaging: without gradients, replicas and center converge to the mean of their initial
+/// values, because their sum stays.
 #[test]
 fn elastic_averaging_without_gradients_converges_to_a_common_point() {
     let (members, rounds) = (4, 80);
@@ -264,15 +264,15 @@ fn elastic_averaging_without_gradients_converges_to_a_common_point() {
     }
 }
 
-/// When a worker's first rounds ended.
+/// The times at which a worker's first rounds ended.
 fn first_rounds(run: &Run, worker: u32) -> Vec<Duration> {
     run.committed(worker)[..50].to_vec()
 }
 
-/// Jin et al. 2016: gossip reads what a peer has published last, so a stalled peer stalls nobody;
+/// Jin et al. 2016: gossip reads the newest replica that a peer has published, so a stalled peer delays no other worker;
 /// all-reduce waits for it.
 #[test]
-fn a_stalled_peer_holds_up_all_reduce_but_not_gossip() {
+fn a_stalled_peer_delays_all_reduce_but_not_gossip() {
     let even = cluster(&[1.0; 4]);
     let stalled = cluster(&[1.0, 1.0, 1.0, 50.0]);
     for (strategy, slower) in [("gossip-pull", 1.0), ("gossip-push", 1.0), ("ssgd", 50.0)] {
@@ -294,7 +294,7 @@ fn a_stalled_peer_holds_up_all_reduce_but_not_gossip() {
     }
 }
 
-/// Who sent something to whom, itself excluded.
+/// The sender and the receiver of each letter, except letters to oneself.
 fn letters(run: &Run) -> Vec<(u32, u32)> {
     run.collect(|_, record| match record {
         Record::Sent { who, to, .. } if who != to => Some((who.0, to.0)),
@@ -307,10 +307,10 @@ fn every(kind: StrategyKind, period: u64) -> Job {
     Job { choices: Some(choices), ..in_step("ssgd", 1) }
 }
 
-/// Jin et al. 2016: with a period of tau there is an exchange in every tau-th step. Who draws
-/// itself sends nothing.
+/// Jin et al. 2016: with a period of tau there is an exchange in every tau-th step. A worker that draws itself sends
+/// nothing.
 #[test]
-fn messages_are_steps_over_period() {
+fn the_number_of_messages_is_steps_over_period() {
     let (members, steps) = (4, 48);
     let task = points((members * steps) as usize, 1);
     for period in [1, 2, 3, 8, 16] {
@@ -320,7 +320,7 @@ fn messages_are_steps_over_period() {
             let exchanges = (steps / period) as usize;
             let mut expected = 0;
             for worker in run.workers() {
-                // The round that finds no more samples makes no exchange.
+                // A round without samples makes no exchange.
                 let drawn = &run.notes(worker, PEER)[..exchanges];
                 expected += drawn.iter().filter(|peer| **peer != f64::from(worker)).count();
                 let steps_made = run.applied(worker).len();
@@ -338,13 +338,13 @@ fn messages_are_steps_over_period() {
     }
 }
 
-/// Jin et al. 2016: with an endless period, every worker learns alone.
+/// Jin et al. 2016: with a period longer than the job, every worker trains alone.
 #[test]
-fn an_endless_period_gives_independent_runs() {
+fn with_a_period_longer_than_the_job_workers_train_independently() {
     for kind in [StrategyKind::GossipPull, StrategyKind::GossipPush, StrategyKind::ElasticAverage] {
         let run = run_probed(&every(kind, 1000), &equal(4), &points(400, 1), Start::Together);
 
-        // Who has no more samples says so to the server, but exchanges nothing.
+        // A worker without samples tells the server so, but exchanges nothing.
         assert_eq!(exchanges(&run, 0).len(), 0, "{kind:?}");
         assert!(kind == StrategyKind::ElasticAverage || letters(&run).is_empty(), "{kind:?}");
         for worker in run.workers() {
@@ -360,7 +360,7 @@ fn an_endless_period_gives_independent_runs() {
     }
 }
 
-/// The mean variance of replicas that learn from noise, in the second half of the run.
+/// The mean variance of replicas with noisy gradients, in the second half of the run.
 fn spread(strategy: &str, members: u64, rate: f32) -> f64 {
     let rounds = 300;
     let task = quadratic(vec![0.01; DIMENSIONS], 1.0, members * rounds);
@@ -371,10 +371,10 @@ fn spread(strategy: &str, members: u64, rate: f32) -> f64 {
     later.iter().map(|replicas| variance(replicas)).sum::<f64>() / later.len() as f64
 }
 
-/// Jin et al. 2016 (derived): the spring beta / p weakens with p, so elastic replicas spread with
-/// p; gossip's do not; both go with the square of the step size.
+/// Jin et al. 2016 (derived): the elastic force beta / p weakens with p, so the variance of elastic replicas grows with p;
+/// that of gossip does not. Both grow with the square of the step size.
 #[test]
-fn replicas_spread_with_members_when_elastic_and_not_when_gossiping() {
+fn the_variance_grows_with_members_for_elastic_averaging_but_not_for_gossip() {
     for (strategy, by_members) in [("easgd", 2.5..6.0), ("gossip-pull", 0.8..1.25)] {
         let [few, many] = [16, 64].map(|members| spread(strategy, members, 0.1));
         let small = spread(strategy, 16, 0.01);

@@ -1,8 +1,7 @@
-//! What the five papers promise, shown through the whole engine: real strategies on simulated
-//! clusters, judged by their journals.
+//! The claims of the five papers, tested through the whole engine: real strategies on simulated clusters, observed by
+//! their journals.
 //!
-//! A test that draws says which seed it failed with; the seeds are in the test, so
-//! `cargo test --test papers NAME` repeats it.
+//! Random tests report the seed of a failure; the seeds are fixed, so `cargo test --test papers NAME` repeats it.
 
 mod abs_sgd;
 mod adpsgd;

@@ -1,4 +1,4 @@
-//! A strategy around another one that notes its replicas in the journal, number by number.
+//! A wrapper around a strategy that writes its replicas to the journal, number by number.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,12 +11,12 @@ pub struct Probe {
     pub start: Start,
 }
 
-/// Where replicas start from.
+/// The initial replicas.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// From the model's initial params, as always.
+    /// The model's initial params on all workers, as always.
     Together,
-    /// Each from normal numbers of its own.
+    /// Different normally distributed params on each worker.
     Scattered,
 }
 
@@ -75,10 +75,10 @@ impl AnyStrategy for Probe {
     }
 }
 
-/// Every number of a replica goes under this name, in order.
+/// The name of the notes with a replica's numbers, in order.
 pub const REPLICA: &str = "replica";
 
-/// Whom a gossiping worker draws in a round, oneself included.
+/// The name of the note with the member that a gossiping worker draws in a round, itself included.
 pub const PEER: &str = "peer";
 
 fn note_replica(worker: &Worker) {

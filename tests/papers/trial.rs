@@ -1,4 +1,4 @@
-//! A job on a simulated cluster, and what its journal says.
+//! Runs a job on a simulated cluster and extracts facts from its journal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use paceline::{
 
 use crate::probe::{Probe, REPLICA, Start};
 
-/// A recipe with plain SGD at a constant learning rate; a test changes what it is about.
+/// A recipe with plain SGD at a constant learning rate; each test changes what it needs.
 pub fn job(strategy: &str) -> Job {
     Job {
         strategy: strategy.into(),
@@ -26,10 +26,10 @@ pub fn job(strategy: &str) -> Job {
     }
 }
 
-/// What a sample costs a worker of relative pace 1, in virtual seconds.
+/// The time of a sample on a worker of relative pace 1, in virtual seconds.
 pub const SAMPLE: f64 = 1e-3;
 
-/// Workers of these paces, whose exchanges, updates and gradients without samples cost nothing.
+/// Workers of these paces; exchanges, updates and the fixed part of gradients take no time.
 pub fn cluster(relative: &[f64]) -> Scenario {
     let mut scenario = Scenario { workers: relative.len() as u32, ..Scenario::default() };
     scenario.compute.seconds_per_sample = SAMPLE;
@@ -41,21 +41,21 @@ pub fn cluster(relative: &[f64]) -> Scenario {
     scenario
 }
 
-/// The same cluster, where a sum takes `seconds` from when all have entered it.
+/// The same cluster, but a sum takes `seconds` after all members have entered it.
 pub fn with_exchange(mut scenario: Scenario, seconds: f64) -> Scenario {
     scenario.network.latency = seconds / f64::from(2 * (scenario.workers - 1));
     scenario.network.sums = RingModel::ClosedForm;
     scenario
 }
 
-/// Four classes of points, `samples` of them, and a linear model.
+/// A linear model on `samples` points in four classes.
 pub fn points(samples: usize, seed: u64) -> Task {
     let train = Arc::new(blobs(samples, 4, 4, seed, 0.5));
     let model = Arc::new(net::softmax(train.features(), train.classes()));
     Task { model, test: train.clone(), train }
 }
 
-/// A quadratic with these curvatures, whose gradients have so much noise.
+/// A quadratic with these curvatures and noisy gradients.
 pub fn quadratic(curvature: Vec<f32>, noise: f32, samples: u64) -> Task {
     let model = Arc::new(Quadratic { curvature, noise });
     Task { model, train: Arc::new(Noise { len: samples }), test: Arc::new(Noise { len: 1 }) }
@@ -63,12 +63,12 @@ pub fn quadratic(curvature: Vec<f32>, noise: f32, samples: u64) -> Task {
 
 pub fn prepare(job: &Job, scenario: &Scenario, task: &Task) -> Prepared {
     let mut prepared =
-        job.check(&recipes(), scenario.workers, Some(task.clone())).expect("the job is sound");
+        job.check(&recipes(), scenario.workers, Some(task.clone())).expect("the job is valid");
     prepared.plan.fingerprints = true;
     prepared
 }
 
-/// Runs a job as it is.
+/// Runs a job unchanged.
 pub fn run(job: &Job, scenario: &Scenario, task: &Task) -> Run {
     Run::of(prepare(job, scenario, task), scenario)
 }
@@ -89,12 +89,12 @@ pub fn run_probed(job: &Job, scenario: &Scenario, task: &Task, start: Start) -> 
     };
     let job = Job { choices: None, ..job.clone() };
     let prepared = job.check(&[probed], scenario.workers, Some(task.clone()));
-    let mut prepared = prepared.expect("the job is sound");
+    let mut prepared = prepared.expect("the job is valid");
     prepared.plan = plan;
     Run::of(prepared, scenario)
 }
 
-/// What came of a run.
+/// A run and its journal.
 pub struct Run {
     pub prepared: Prepared,
     pub simulated: Simulated,
@@ -110,7 +110,7 @@ pub struct Applied {
     pub rate: f32,
 }
 
-/// What a worker put into an exchange.
+/// A worker's entry to an exchange.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Entered {
     pub at: Duration,
@@ -162,7 +162,7 @@ impl Run {
         })
     }
 
-    /// When a worker's rounds ended.
+    /// The times at which a worker's rounds ended.
     pub fn committed(&self, by: u32) -> Vec<Duration> {
         self.collect(|at, record| match record {
             Record::Committed { who, .. } if who.0 == by => Some(at),
@@ -170,11 +170,11 @@ impl Run {
         })
     }
 
-    /// The bits of a worker's replica after each of its rounds, by the round's number.
+    /// The number of each of a worker's rounds, with its replica's fingerprint after it.
     pub fn fingerprints(&self, by: u32) -> Vec<(u64, u64)> {
         self.collect(|_, record| match record {
             Record::Committed { who, round, fingerprint } if who.0 == by => {
-                Some((*round, fingerprint.expect("fingerprints were asked for")))
+                Some((*round, fingerprint.expect("plan.fingerprints is set")))
             }
             _ => None,
         })
@@ -193,8 +193,8 @@ impl Run {
         numbers.chunks(self.prepared.plan.initial.len()).map(<[f32]>::to_vec).collect()
     }
 
-    /// Whether the updates of a worker hold every sample of the job, and none of them twice.
-    pub fn holds_every_sample_once(&self, worker: u32) -> bool {
+    /// Whether the updates of a worker contain every sample of the job exactly once.
+    pub fn applies_every_sample_once(&self, worker: u32) -> bool {
         let mut seen = Spans::new();
         let once = self.applied(worker).iter().all(|applied| {
             let fresh = seen.overlap(&applied.spans).is_empty();
@@ -204,11 +204,11 @@ impl Run {
         once && seen == Spans::one(0, self.prepared.plan.samples_total)
     }
 
-    /// The largest error of any update of a probed worker, plain SGD, beside a serial computation:
+    /// The largest difference of any update of a probed worker with plain SGD from a serial computation:
     /// x_(t+1) = x_t - rate x mean gradient at x_(t - staleness) over exactly the update's samples.
-    pub fn error_beside_serial(&self, worker: u32) -> f64 {
+    pub fn error_against_serial(&self, worker: u32) -> f64 {
         let (applied, replicas) = (self.applied(worker), self.replicas(worker));
-        // The first round of a pipeline fills it and leaves the replica as it is.
+        // The first round of a pipeline fills it and leaves the replica unchanged.
         let replicas = &replicas[replicas.len() - applied.len() - 1..];
         assert_eq!(replicas[0], *self.prepared.plan.initial);
         let updates = applied.iter().zip(replicas.windows(2)).enumerate();
@@ -231,7 +231,7 @@ impl Run {
         0..self.prepared.workers
     }
 
-    /// The mean gradient over the samples at these positions, computed by one worker alone.
+    /// The mean gradient over the samples at these positions, computed serially.
     pub fn mean_gradient(&self, params: &[f32], spans: &Spans) -> Vec<f64> {
         let compute = self.prepared.task.compute(self.prepared.plan.seed);
         let gradient = compute(&Arc::new(params.to_vec()), spans, &mut Default::default());
@@ -240,13 +240,13 @@ impl Run {
     }
 }
 
-/// The largest distance of two vectors in any coordinate.
+/// The largest difference of two vectors in any coordinate.
 pub fn distance(x: &[f32], y: &[f32]) -> f64 {
     assert_eq!(x.len(), y.len());
     x.iter().zip(y).map(|(x, y)| f64::from((x - y).abs())).fold(0.0, f64::max)
 }
 
-/// Mean, and standard error of the mean.
+/// The mean and its standard error.
 pub fn mean(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;

@@ -1,4 +1,4 @@
-//! A job that is saved, stopped, killed or moved goes on as if nothing had been.
+//! A job that was saved, stopped, killed or moved resumes as if it had never been interrupted.
 
 mod damage;
 #[cfg(unix)]
@@ -18,11 +18,11 @@ use paceline::{Job, Line, Prepared, Reader, Record, Task, recipes};
 
 const CLOCK_FREE: [&str; 7] = ["ssgd", "qsgd", "dynamic", "pipe", "cpsgd", "adpsgd", "diloco"];
 
-/// An empty place for a test's checkpoints.
-fn room(name: &str) -> PathBuf {
+/// An empty folder for a test's checkpoints.
+fn test_folder(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("resume").join(name);
     let _ = fs::remove_dir_all(&path);
-    fs::create_dir_all(&path).expect("there is a place for checkpoints");
+    fs::create_dir_all(&path).expect("a test folder can be created");
     path
 }
 
@@ -46,7 +46,7 @@ fn visible(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Asks that the job stop when so many samples have been computed.
+/// Stops the job after a number of computed samples.
 struct Stopper {
     stop: Arc<AtomicBool>,
     samples_left: u64,
@@ -61,7 +61,7 @@ impl Reader for Stopper {
     }
 }
 
-/// Runs a job, saving as it says, until it ends or so many samples have been computed.
+/// Runs a job with its checkpoints until it ends or `samples` have been computed.
 fn run(job: &Job, prepared: &Prepared, from: Option<&Path>, samples: Option<u64>) -> Trained {
     let stop = Arc::new(AtomicBool::new(false));
     let mut stopper = Stopper { stop: stop.clone(), samples_left: samples.unwrap_or(u64::MAX) };
@@ -70,24 +70,23 @@ fn run(job: &Job, prepared: &Prepared, from: Option<&Path>, samples: Option<u64>
         checkpoints,
         from: from.map(Path::to_owned),
         now: Arc::default(),
-        say: |sentence| panic!("{sentence}"),
+        say: |message| panic!("{message}"),
     });
-    let setting = if saving.is_some() { paced() } else { ThreadOptions::default() };
-    train_saving(prepared, setting, stop, saving.as_ref(), vec![&mut stopper]).expect("it ends")
+    let options = if saving.is_some() { paced() } else { ThreadOptions::default() };
+    train_saving(prepared, options, stop, saving.as_ref(), vec![&mut stopper]).expect("it ends")
 }
 
-/// As fast as it can, a job would be done in milliseconds, and on a busy machine before anybody could stop
-/// or save it.
+/// At full speed a job would end in milliseconds, on a busy machine before it could be stopped or saved.
 fn paced() -> ThreadOptions {
     ThreadOptions { speeds: vec![1.0], pace: Some(Duration::from_micros(200)) }
 }
 
-fn begin(job: &Job, workers: u32, samples: Option<u64>) -> Trained {
-    run(job, &job.check(&recipes(), workers, None).expect("the job is sound"), None, samples)
+fn start(job: &Job, workers: u32, samples: Option<u64>) -> Trained {
+    run(job, &job.check(&recipes(), workers, None).expect("the job is valid"), None, samples)
 }
 
-fn go_on(job: &Job, dir: &Path, workers: u32, samples: Option<u64>) -> Trained {
-    let checkpoint = Checkpoint::load(dir).expect("there is a whole checkpoint");
+fn resume(job: &Job, dir: &Path, workers: u32, samples: Option<u64>) -> Trained {
+    let checkpoint = Checkpoint::load(dir).expect("there is a complete checkpoint");
     assert!(checkpoint.passed_over.is_empty(), "{:?}", checkpoint.passed_over);
     let from = checkpoint.path.clone();
     let prepared = checkpoint.prepare(job, workers, &recipes(), None).expect("it fits");
@@ -105,67 +104,67 @@ fn assert_exact(trained: &Trained, what: &str) {
 }
 
 #[test]
-fn recipes_that_read_no_clock_go_on_bit_for_bit_from_every_checkpoint() {
+fn recipes_that_read_no_clock_resume_bit_for_bit_from_every_checkpoint() {
     for name in CLOCK_FREE {
-        let dir = room(&format!("every-{name}"));
-        let silent = Job { checkpoints: None, ..job(name, &dir, None) };
-        let never_saved = begin(&silent, 3, None);
+        let dir = test_folder(&format!("every-{name}"));
+        let unsaved = Job { checkpoints: None, ..job(name, &dir, None) };
+        let never_saved = start(&unsaved, 3, None);
 
-        let saved = begin(&job(name, &dir, Some(2)), 3, None);
+        let saved = start(&job(name, &dir, Some(2)), 3, None);
 
         assert_eq!(print(&never_saved), print(&saved), "{name}: saving changes nothing");
         let checkpoints = visible(&dir);
-        assert!(checkpoints.len() >= 2, "{name}: one on the way and one at the end");
+        assert!(checkpoints.len() >= 2, "{name}: one during the run and one at the end");
         for checkpoint in checkpoints {
-            let resumed = go_on(&silent, &checkpoint, 3, None);
+            let resumed = resume(&unsaved, &checkpoint, 3, None);
             assert_eq!(print(&never_saved), print(&resumed), "{name}: {}", checkpoint.display());
             assert_exact(&resumed, name);
         }
-        let (manifest, params) = load_params(&dir).expect("the last one is whole");
+        let (manifest, params) = load_params(&dir).expect("the last checkpoint is complete");
         assert_eq!(manifest.samples, 3 * 1437);
         assert_eq!(fingerprint(&params), print(&never_saved), "{name}: the weights are the result");
     }
 }
 
-/// The statistics of batch norm are part of a replica, but not of what the optimizer remembers.
+/// The running statistics of batch norm are part of a replica, but have no optimizer state.
 #[test]
-fn a_model_with_buffers_goes_on_bit_for_bit() {
-    let dir = room("buffers");
+fn a_model_with_buffers_resumes_bit_for_bit() {
+    let dir = test_folder("buffers");
     let small = |job: Job| Job { model: "resnet8-bn".into(), samples: Some(256), ..job };
-    let silent = small(Job { checkpoints: None, ..job("ssgd", &dir, None) });
-    let never_saved = begin(&silent, 2, None);
+    let unsaved = small(Job { checkpoints: None, ..job("ssgd", &dir, None) });
+    let never_saved = start(&unsaved, 2, None);
 
-    let saved = begin(&small(job("ssgd", &dir, Some(5))), 2, None);
+    let saved = start(&small(job("ssgd", &dir, Some(5))), 2, None);
 
     assert_eq!(print(&never_saved), print(&saved));
     for checkpoint in visible(&dir) {
-        assert_eq!(print(&never_saved), print(&go_on(&silent, &checkpoint, 2, None)));
+        assert_eq!(print(&never_saved), print(&resume(&unsaved, &checkpoint, 2, None)));
     }
 }
 
 #[test]
-fn recipes_that_read_no_clock_may_be_stopped_again_and_again_and_end_with_the_same_bits() {
+fn recipes_that_read_no_clock_may_be_stopped_repeatedly_and_end_with_the_same_bits() {
     let mut stops = 0;
     for (name, rounds) in CLOCK_FREE.into_iter().flat_map(|name| [(name, None), (name, Some(1))]) {
-        let dir = room(&format!("again-{name}"));
+        let dir = test_folder(&format!("again-{name}"));
         let job = job(name, &dir, rounds);
-        let whole = begin(&Job { checkpoints: None, ..job.clone() }, 3, None);
+        let whole = start(&Job { checkpoints: None, ..job.clone() }, 3, None);
 
-        begin(&job, 3, Some(700));
+        start(&job, 3, Some(700));
         for _ in 0..2 {
-            let part = go_on(&job, &dir, 3, Some(700));
+            let part = resume(&job, &dir, 3, Some(700));
             stops += u32::from(part.result.samples < 3 * 1437);
         }
-        let end = go_on(&job, &dir, 3, None);
+        let end = resume(&job, &dir, 3, None);
 
         assert_eq!(print(&whole), print(&end), "{name}");
         assert_exact(&end, name);
     }
-    // Where the machine is busy, the wish to stop may come when a run has ended already.
-    assert!(stops > 0, "none was stopped on the way");
+    // On a busy machine a run may end before it is stopped.
+    assert!(stops > 0, "no run was stopped before its end");
 }
 
-/// What no recipe has, but a job may: residuals of codecs, noise that AdaScale remembers, AdamW's two moments.
+/// Combinations that no recipe has, but a job may: residuals of codecs, AdaScale's noise estimates, AdamW's two moments.
 #[test]
 fn private_state_of_every_kind_is_saved_for_each_worker() {
     let combinations = [
@@ -180,15 +179,15 @@ fn private_state_of_every_kind_is_saved_for_each_worker() {
          period = { kind = \"constant\", steps = 3 }\n",
     ];
     for (i, text) in combinations.into_iter().enumerate() {
-        let dir = room(&format!("private-{i}"));
-        let read = Job::from_toml(text).expect("it is a job");
+        let dir = test_folder(&format!("private-{i}"));
+        let read = Job::from_toml(text).expect("the job is valid TOML");
         let checkpoints = job("ssgd", &dir, None).checkpoints;
         let job = Job { epochs: 3.0, checkpoints, ..read };
-        let whole = begin(&Job { checkpoints: None, ..job.clone() }, 4, None);
+        let whole = start(&Job { checkpoints: None, ..job.clone() }, 4, None);
 
-        begin(&job, 4, Some(1100));
-        go_on(&job, &dir, 4, Some(1100));
-        let end = go_on(&job, &dir, 4, None);
+        start(&job, 4, Some(1100));
+        resume(&job, &dir, 4, Some(1100));
+        let end = resume(&job, &dir, 4, None);
 
         assert_eq!(print(&whole), print(&end), "{text}");
         assert_exact(&end, text);
@@ -196,25 +195,25 @@ fn private_state_of_every_kind_is_saved_for_each_worker() {
 }
 
 #[test]
-fn every_recipe_goes_on_with_the_same_or_with_other_workers_and_applies_every_sample_once() {
+fn every_recipe_resumes_with_any_number_of_workers_and_applies_every_sample_once() {
     for recipe in recipes() {
         let name = &recipe.name;
         for [first, second, third] in [[4, 4, 4], [4, 2, 3], [2, 4, 1]] {
-            let dir = room(&format!("ledger-{name}-{first}-{second}"));
+            let dir = test_folder(&format!("ledger-{name}-{first}-{second}"));
             let job = job(name, &dir, None);
 
-            begin(&job, first, Some(900));
-            let part = go_on(&job, &dir, second, Some(900));
-            let end = go_on(&job, &dir, third, None);
+            start(&job, first, Some(900));
+            let part = resume(&job, &dir, second, Some(900));
+            let end = resume(&job, &dir, third, None);
 
             let what = format!("{name} on {first}, then {second}, then {third}");
             assert_eq!((part.result.ledger.lost, part.result.ledger.repeated), (0, 0), "{what}");
             assert!(part.result.samples >= 900, "{what}: the parts add up");
             assert_exact(&end, &what);
             assert!(end.result.accuracy > 0.5, "{what}: {}", end.result.accuracy);
-            let (manifest, params) = load_params(&dir).expect("the end was saved");
+            let (manifest, params) = load_params(&dir).expect("there is a last checkpoint");
             assert_eq!(manifest.samples, 3 * 1437, "{what}");
-            let task = Task::of(&job).expect("it was made before");
+            let task = Task::of(&job).expect("the task is valid");
             let accuracy = task.evaluate(&params, &mut vec![], || 1).unwrap().accuracy();
             assert!(accuracy > 0.5, "{what}: the weights have {accuracy}");
         }
@@ -222,74 +221,74 @@ fn every_recipe_goes_on_with_the_same_or_with_other_workers_and_applies_every_sa
 }
 
 #[test]
-fn asynchronous_recipes_save_on_the_way_without_stopping() {
+fn asynchronous_recipes_save_checkpoints_while_they_run() {
     for name in ["gossip-pull", "gossip-push", "easgd", "async", "ssp"] {
-        let dir = room(&format!("on-the-way-{name}"));
+        let dir = test_folder(&format!("on-the-way-{name}"));
         let job = job(name, &dir, Some(3));
 
-        begin(&job, 4, None);
+        start(&job, 4, None);
 
         let checkpoints = visible(&dir);
-        assert!(checkpoints.len() >= 2, "{name}: one on the way and one at the end");
+        assert!(checkpoints.len() >= 2, "{name}: one during the run and one at the end");
         for path in checkpoints {
-            let silent = Job { checkpoints: None, ..job.clone() };
-            assert_exact(&go_on(&silent, &path, 4, None), name);
+            let unsaved = Job { checkpoints: None, ..job.clone() };
+            assert_exact(&resume(&unsaved, &path, 4, None), name);
         }
     }
 }
 
-/// Also that of asynchronous workers, who go on to learn after they have shown what they had.
+/// Also for asynchronous workers, which train on after they have published a replica.
 #[test]
-fn what_a_job_is_judged_by_is_what_it_is_saved_with() {
-    let now_and_then =
+fn the_evaluated_params_are_the_saved_ones() {
+    let every_seventh_step =
         "[choices]\nstrategy = \"gossip_pull\"\nperiod = { kind = \"constant\", steps = 7 }\n";
     let named = recipes().into_iter().map(|recipe| Job { strategy: recipe.name, ..Job::default() });
-    let spelled_out = Job::from_toml(now_and_then).expect("it is a job");
+    let spelled_out = Job::from_toml(every_seventh_step).expect("the job is valid TOML");
     for (i, it) in named.chain([spelled_out]).enumerate() {
-        let dir = room(&format!("judged-{i}"));
+        let dir = test_folder(&format!("evaluated-{i}"));
         let checkpoints = job("ssgd", &dir, None).checkpoints;
         let job = Job { epochs: 1.0, checkpoints, ..it };
 
-        let trained = begin(&job, 3, None);
+        let trained = start(&job, 3, None);
 
         let what = format!("{} {:?}", job.strategy, job.choices);
-        let (_, params) = load_params(&dir).expect("the end was saved");
+        let (_, params) = load_params(&dir).expect("there is a last checkpoint");
         assert_eq!(print(&trained), fingerprint(&params), "{what}");
-        let elsewhere = room(&format!("judged-{i}-elsewhere"));
+        let elsewhere = test_folder(&format!("evaluated-{i}-elsewhere"));
         let moved = Checkpoints::into(elsewhere.to_str().expect("the path is UTF-8"));
-        go_on(&Job { checkpoints: Some(moved), ..job.clone() }, &dir, 3, None);
-        let (_, params) = load_params(&elsewhere).expect("what is done is saved there, too");
+        resume(&Job { checkpoints: Some(moved), ..job.clone() }, &dir, 3, None);
+        let (_, params) = load_params(&elsewhere).expect("a finished job is saved there, too");
         assert_eq!(print(&trained), fingerprint(&params), "{what}, elsewhere");
     }
 }
 
 #[test]
-fn a_job_that_is_done_may_be_made_longer() {
-    let dir = room("longer");
+fn a_finished_job_may_be_extended() {
+    let dir = test_folder("longer");
     let job = job("pipe", &dir, None);
-    begin(&job, 2, None);
+    start(&job, 2, None);
 
     let longer = Job { epochs: 4.0, ..job };
-    let end = go_on(&longer, &dir, 2, None);
+    let end = resume(&longer, &dir, 2, None);
 
     assert_eq!((end.result.samples, end.result.ledger.lost), (4 * 1437, 0));
     let shorter = Job { epochs: 2.0, ..longer };
     let refused = Checkpoint::load(&dir).and_then(|it| it.prepare(&shorter, 2, &recipes(), None));
-    let sentence = refused.err().expect("what is done cannot be undone");
-    assert_eq!(sentence, "4.00 epochs are done already: give at least so many epochs");
+    let message = refused.err().expect("a job cannot become shorter than what is done");
+    assert_eq!(message, "4.00 epochs are done already: give at least so many epochs");
 }
 
 #[test]
-fn a_run_that_comes_apart_leaves_the_last_good_checkpoint_alone() {
-    let dir = room("apart");
+fn a_run_that_diverges_keeps_the_last_good_checkpoint() {
+    let dir = test_folder("diverged");
     let good = job("ssgd", &dir, None);
-    begin(&good, 2, Some(900));
-    let (before, params) = load_params(&dir).expect("it was saved");
+    start(&good, 2, Some(900));
+    let (before, params) = load_params(&dir).expect("there is a checkpoint");
 
     let mut wild = Job { learning_rate: Some(1e12), ..good };
     wild.checkpoints.as_mut().expect("it has").rounds = NonZero::new(1);
     wild.checkpoints.as_mut().expect("it has").keep = NonZero::new(1000).expect("not zero");
-    let found = Checkpoint::load(&dir).expect("it was saved");
+    let found = Checkpoint::load(&dir).expect("there is a checkpoint");
     let from = Some(found.path.clone());
     let prepared = found.prepare(&wild, 2, &recipes(), None);
     let saving = Saving {
@@ -299,8 +298,8 @@ fn a_run_that_comes_apart_leaves_the_last_good_checkpoint_alone() {
         now: Arc::default(),
         say: |_| {},
     };
-    let (setting, stop) = (ThreadOptions::default(), Arc::default());
-    let end = train_saving(&prepared.expect("it fits"), setting, stop, Some(&saving), vec![]);
+    let (options, stop) = (ThreadOptions::default(), Arc::default());
+    let end = train_saving(&prepared.expect("it fits"), options, stop, Some(&saving), vec![]);
 
     assert!(end.expect("it ends").result.diverged.is_some());
     let place = dir.join(format!("round-{:06}", before.round));

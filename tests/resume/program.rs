@@ -1,4 +1,4 @@
-//! The real program: killed, interrupted, asked to save, asked for nonsense.
+//! The real program: killed, interrupted, told to save, and called with wrong arguments.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -19,18 +19,18 @@ fn call(arguments: &str, dir: &Path) -> (i32, String, String) {
 }
 
 fn ended(output: Output) -> (i32, String, String) {
-    let text = |bytes| String::from_utf8(bytes).expect("words are UTF-8");
+    let text = |bytes| String::from_utf8(bytes).expect("the output is UTF-8");
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
 
 fn signal(child: &Child, name: &str) {
     let id = child.id().to_string();
     let sent = Command::new("kill").args([format!("-{name}"), id]).status();
-    assert!(sent.expect("there is a kill").success());
+    assert!(sent.expect("there is a kill command").success());
 }
 
 fn wait_for_checkpoint(dir: &Path) {
-    wait_until("a checkpoint came", || !visible(dir).is_empty());
+    wait_until("there is a checkpoint", || !visible(dir).is_empty());
 }
 
 fn wait_until(what: &str, holds: impl Fn() -> bool) {
@@ -41,7 +41,7 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Gives the epochs that were made.
+/// Asserts that every sample was applied once; returns the number of epochs.
 fn assert_exact(call: (i32, String, String)) -> f64 {
     let (code, stdout, stderr) = call;
     assert_eq!(code, 0, "{stderr}");
@@ -56,21 +56,21 @@ fn assert_finished(call: (i32, String, String)) {
     assert_eq!(assert_exact(call), 16.0);
 }
 
-/// Rounds take some milliseconds and so does writing a checkpoint, which goes on all the time.
+/// Rounds take some milliseconds, and so does writing a checkpoint, so that one is written nearly all the time.
 const SAVING: &str = "--epochs 16 --speeds 1,1,1 --json --checkpoint-rounds 1 --keep 2";
 
 #[test]
-fn whenever_the_program_is_killed_it_goes_on_and_ends_with_the_same_bits() {
+fn a_killed_program_resumes_and_ends_with_the_same_bits() {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         now.map_or(0, |now| now.subsec_nanos().into())
     });
-    println!("SEED={seed} cargo test --test resume whenever_the_program");
+    println!("SEED={seed} cargo test --test resume a_killed_program");
     for strategy in ["pipe", "qsgd"] {
-        let dir = room(&format!("kill-{strategy}"));
+        let dir = test_folder(&format!("kill-{strategy}"));
         let uninterrupted = format!("train --strategy {strategy} {SAVING} --checkpoints whole");
         assert_finished(call(&uninterrupted, &dir));
-        let (_, whole) = load_params(dir.join("whole")).expect("the end was saved");
+        let (_, whole) = load_params(dir.join("whole")).expect("there is a last checkpoint");
 
         let (mut kills, mut while_writing, mut round) = (0, 0, 0);
         let mut dice = Dice::keyed(&[seed, kills]);
@@ -84,7 +84,7 @@ fn whenever_the_program_is_killed_it_goes_on_and_ends_with_the_same_bits() {
             let mut child = paceline(&arguments, &dir).spawn().expect("the program starts");
             if kills < 8 {
                 std::thread::sleep(Duration::from_millis(20 + dice.below(180)));
-                child.kill().expect("SIGKILL is never refused");
+                child.kill().expect("the process can be killed");
             }
             let output = child.wait_with_output().expect("it has ended");
             if output.status.success() {
@@ -98,14 +98,15 @@ fn whenever_the_program_is_killed_it_goes_on_and_ends_with_the_same_bits() {
             while_writing +=
                 u64::from(names.iter().any(|name| name.to_string_lossy().starts_with(".tmp-")));
             if names.iter().any(|name| name.to_string_lossy().starts_with("round-")) {
-                let found = Checkpoint::load(&saved).expect("what is visible is whole");
+                let found = Checkpoint::load(&saved).expect("a visible checkpoint is complete");
                 assert!(found.passed_over.is_empty(), "{:?}", found.passed_over);
-                assert!(found.manifest.round >= round, "nothing that was saved is lost");
+                assert!(found.manifest.round >= round, "no saved round is lost");
                 round = found.manifest.round;
             }
         }
         println!("{strategy}: {kills} kills, {while_writing} while a checkpoint was written");
-        let (manifest, params) = load_params(dir.join("saved")).expect("the end was saved");
+        let (manifest, params) =
+            load_params(dir.join("saved")).expect("there is a last checkpoint");
         assert_eq!(manifest.samples, manifest.samples_total);
         assert_eq!(fingerprint(&params), fingerprint(&whole), "{strategy}, {kills} kills");
         assert!(kills > 0);
@@ -113,8 +114,8 @@ fn whenever_the_program_is_killed_it_goes_on_and_ends_with_the_same_bits() {
 }
 
 #[test]
-fn ctrl_c_saves_and_says_how_to_go_on() {
-    let dir = room("ctrl-c");
+fn ctrl_c_saves_and_prints_how_to_resume() {
+    let dir = test_folder("ctrl-c");
     let long = "train --strategy adpsgd --epochs 16 --speeds 1,1,1 --json --checkpoints";
     assert_finished(call(&format!("{long} whole"), &dir));
     let child = paceline(&format!("{long} saved --checkpoint-rounds 1"), &dir).spawn();
@@ -126,24 +127,24 @@ fn ctrl_c_saves_and_says_how_to_go_on() {
 
     assert_eq!(code, 0, "{stderr}");
     let outcome: serde_json::Value = serde_json::from_str(&stdout).expect("stdout is JSON");
-    let (manifest, _) = load_params(dir.join("saved")).expect("it was saved");
+    let (manifest, _) = load_params(dir.join("saved")).expect("there is a checkpoint");
     assert_eq!(outcome["samples"], manifest.samples, "the last round is in the checkpoint");
     assert!(stderr.ends_with("resume with: paceline train --resume saved\n"), "{stderr}");
     assert_finished(call("train --resume saved --json", &dir));
-    let params = |name: &str| load_params(dir.join(name)).expect("the end was saved").1;
+    let params = |name: &str| load_params(dir.join(name)).expect("there is a last checkpoint").1;
     assert_eq!(fingerprint(&params("whole")), fingerprint(&params("saved")));
 }
 
 #[test]
-fn sigusr1_saves_at_once_and_training_goes_on() {
+fn sigusr1_saves_at_once_and_training_continues() {
     for strategy in ["ssgd", "gossip-pull", "async"] {
-        let dir = room(&format!("usr1-{strategy}"));
+        let dir = test_folder(&format!("usr1-{strategy}"));
         let arguments = format!(
-            "train --strategy {strategy} --epochs 1000 --speeds 1,1 --json --checkpoints saved --journal told"
+            "train --strategy {strategy} --epochs 1000 --speeds 1,1 --json --checkpoints saved --journal journal"
         );
         let child = paceline(&arguments, &dir).spawn().expect("the program starts");
-        // The journal is opened after the program has begun to listen.
-        wait_until("it has begun", || dir.join("told").exists());
+        // The journal is created after the signal handler is installed.
+        wait_until("training has started", || dir.join("journal").exists());
         std::thread::sleep(Duration::from_millis(200));
         assert!(visible(&dir.join("saved")).is_empty());
 
@@ -156,8 +157,8 @@ fn sigusr1_saves_at_once_and_training_goes_on() {
 }
 
 #[test]
-fn what_cannot_change_is_refused_in_a_sentence() {
-    let dir = room("refused");
+fn changes_that_a_checkpoint_does_not_allow_are_refused_with_a_message() {
+    let dir = test_folder("refused");
     for name in ["saved", "others"] {
         let arguments = format!("train --epochs 1 --checkpoints {name} --batch 8");
         assert_eq!(call(&arguments, &dir).0, 0);
@@ -186,17 +187,17 @@ fn what_cannot_change_is_refused_in_a_sentence() {
         ("--keep 2", 2, "checkpoint settings without a folder: name one with --checkpoints DIR".into()),
         ("--checkpoints x --checkpoint-minutes 0", 2, "checkpoints every 0 minutes: give a number above zero, below a million".into()),
     ];
-    for (arguments, code, sentence) in calls {
+    for (arguments, code, message) in calls {
         let call = call(&format!("train {arguments}"), &dir);
-        assert_eq!(call, (code, String::new(), format!("error: {sentence}\n")), "{arguments}");
+        assert_eq!(call, (code, String::new(), format!("error: {message}\n")), "{arguments}");
     }
     let call = call("train --resume saved --seed 1 --epochs 2 --workers 3 --json", &dir);
-    assert_eq!((call.0, call.2.as_str()), (0, ""), "what is as it was is no change");
+    assert_eq!((call.0, call.2.as_str()), (0, ""), "repeating a value is not a change");
 }
 
 #[test]
 fn a_job_file_may_ask_for_checkpoints() {
-    let dir = room("job-file");
+    let dir = test_folder("job-file");
     let text = "epochs = 1\n[checkpoints]\nfolder = \"saved\"\nrounds = 5\nkeep = 2\n";
     fs::write(dir.join("job.toml"), text).expect("it can be written");
 

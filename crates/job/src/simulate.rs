@@ -33,7 +33,7 @@ pub fn simulate(
     threads: usize,
     readers: Vec<&mut dyn Reader>,
 ) -> Result<Simulated, Failure> {
-    scenario.check().map_err(Failure::Usage)?;
+    scenario.check().map_err(|error| Failure::Usage(error.to_string()))?;
     let coordination = prepared.strategy().coordination();
     let cluster = SimCluster::new(
         scenario.clone(),

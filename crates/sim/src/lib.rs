@@ -1,7 +1,8 @@
-//! A cluster in virtual time: the same workers and strategies, with any speeds, network and faults.
+//! A simulated cluster in virtual time: the same workers and strategies, with any speeds, network and faults.
 
 pub mod checkers;
 mod cluster;
+mod error;
 mod exchanges;
 mod memo;
 mod network;
@@ -10,4 +11,5 @@ pub mod scenario;
 mod speed;
 
 pub use cluster::{Outputs, SimCluster, SimConfig};
+pub use error::ScenarioError;
 pub use scenario::Scenario;

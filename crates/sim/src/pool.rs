@@ -1,4 +1,4 @@
-//! Gradients on all cores: what they cost in virtual time never depends on how long they really took.
+//! Computes gradients on all cores; their cost in virtual time does not depend on how long they really take.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use paceline_learn::{Gradient, Vector};
 use paceline_runtime::Spans;
 use paceline_runtime::edge::{Compute, Workspace};
 
-/// Below so many multiplications handing a gradient to another thread costs more than it saves.
+/// With fewer multiplications, handing a gradient to another thread costs more than it saves.
 const WORTH_A_THREAD: u64 = 100_000;
 
 thread_local! {
-    static DESK: RefCell<Workspace> = RefCell::default();
+    static WORKSPACE: RefCell<Workspace> = RefCell::default();
 }
 
 pub struct Pool {
@@ -20,16 +20,16 @@ pub struct Pool {
     threads: Option<rayon::ThreadPool>,
 }
 
-/// A gradient that is being computed, or will be when it is asked for.
+/// A gradient that is computed on another thread, or on this one when it is requested.
 pub enum Computing {
-    /// Not before: whoever asks uses it at once, while it is still in the cache, and what a worker that
-    /// dies meanwhile was computing nobody asks for.
+    /// Lazy, because the result is used at once, while it is still in the cache. The gradient of a worker that
+    /// dies in the meantime is never requested.
     Here(Box<dyn FnOnce() -> Gradient>),
     Elsewhere(Receiver<Gradient>),
 }
 
 impl Pool {
-    /// With fewer than two threads everything is computed here.
+    /// With fewer than two threads, everything is computed on the calling thread.
     pub fn new(compute: Compute, threads: usize) -> Pool {
         let build = || {
             rayon::ThreadPoolBuilder::new()
@@ -44,11 +44,12 @@ impl Pool {
     pub fn start(&self, params: Arc<Vector>, spans: Spans) -> Computing {
         let worth = params.len() as u64 * spans.len() >= WORTH_A_THREAD;
         let compute = self.compute.clone();
-        let work = move || DESK.with_borrow_mut(|workspace| compute(&params, &spans, workspace));
+        let work =
+            move || WORKSPACE.with_borrow_mut(|workspace| compute(&params, &spans, workspace));
         match &self.threads {
             Some(threads) if worth => {
                 let (reply, gradient) = mpsc::channel();
-                // A cluster that was dropped meanwhile needs no answer.
+                // Sending fails if the cluster was dropped in the meantime; then nobody needs the result.
                 threads.spawn(move || drop(reply.send(work())));
                 Computing::Elsewhere(gradient)
             }

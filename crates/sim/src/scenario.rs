@@ -1,10 +1,12 @@
-//! What a simulated cluster is like, as a scenario file says it. Plain data.
+//! What a simulated cluster is like: the contents of a scenario file, as plain data.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A simulated cluster: its workers, links and mishaps. All times are virtual seconds.
+use crate::error::ScenarioError;
+
+/// A simulated cluster: its workers, links and faults. All times are virtual seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -12,7 +14,7 @@ pub struct Scenario {
     pub name: String,
     #[serde(default)]
     pub description: String,
-    /// How many workers there are at first; their ids are 0, 1, 2, ...
+    /// The number of workers at the start; their ids are 0, 1, 2, ...
     pub workers: u32,
     #[serde(default)]
     pub compute: Pace,
@@ -26,7 +28,7 @@ pub struct Scenario {
     pub leaves: Vec<Leave>,
     #[serde(default, rename = "join", skip_serializing_if = "Vec::is_empty")]
     pub joins: Vec<Join>,
-    /// The wanted number of workers from some time on.
+    /// Changes of the number of workers at given times.
     #[serde(default, rename = "size", skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<Size>,
     #[serde(default, rename = "cut", skip_serializing_if = "Vec::is_empty")]
@@ -40,19 +42,19 @@ pub struct Scenario {
 #[serde(deny_unknown_fields, default)]
 pub struct Pace {
     pub seconds_per_sample: f64,
-    /// What a gradient costs besides its samples.
+    /// The fixed cost of a gradient, whatever its number of samples.
     pub seconds_per_gradient: f64,
-    /// What an update costs, for each parameter.
+    /// The cost of an update, per parameter.
     pub seconds_per_param: f64,
-    /// What handing a gradient over costs, the same for everybody, however slow.
+    /// The cost of handing a gradient to the exchange; not multiplied by a worker's slowness.
     pub seconds_per_handover: f64,
-    /// Each worker's seconds per sample relative to the above; repeated if there are more workers.
+    /// Each worker's factor on the costs above; the list repeats if there are more workers.
     pub relative: Vec<f64>,
-    /// Computing takes up to this much longer, by chance: 0.3 is up to 30 %.
+    /// The largest random slowdown: with 0.3, computing takes up to 30 % longer.
     pub jitter: f64,
-    /// How long a chance lasts.
+    /// How long a random slowdown lasts before the next one is drawn.
     pub jitter_every: f64,
-    /// Changes of a worker's pace at set times.
+    /// Changes of a worker's speed at given times.
     #[serde(rename = "trace", skip_serializing_if = "Vec::is_empty")]
     pub traces: Vec<Trace>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,20 +89,20 @@ pub struct Trace {
     pub factor: f64,
 }
 
-/// Random disturbances as DBS describes them: once per interval a healthy worker is slowed with some
-/// chance, for a random number of intervals, by a random factor.
+/// Random disturbances as DBS describes them: in each interval, each healthy worker is slowed down with probability
+/// `chance`, for a random number of intervals, by a random factor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disturbance {
     pub every: f64,
     pub chance: f64,
-    /// Least and most intervals that it lasts.
+    /// The smallest and the largest number of intervals.
     pub lasts: (u32, u32),
-    /// Least and most factor.
+    /// The smallest and the largest factor.
     pub factor: (f64, f64),
 }
 
-/// A straggler that moves: in each interval another worker takes `factor` times as long.
+/// A moving straggler: in each interval, one worker drawn at random takes `factor` times as long.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Straggler {
@@ -108,7 +110,7 @@ pub struct Straggler {
     pub factor: f64,
 }
 
-/// Links: every worker has an uplink of its own, over which its messages leave one after another.
+/// The links: each worker has its own uplink, which sends its messages one after another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
@@ -133,28 +135,28 @@ impl Default for Network {
     }
 }
 
-/// How exchanges of all members are simulated.
+/// How exchanges among all members (collectives) are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RingModel {
-    /// Every message of the ring.
+    /// Each message of the ring is simulated.
     Messages,
-    /// By the ring's cost, as one event: fast, and equal for uniform links and equal starts.
+    /// One event after the ring's total cost: fast, and exact if all links are equal and all members start at the same time.
     ClosedForm,
 }
 
-/// Workers whose messages to other racks share one uplink.
+/// Workers that share one uplink for messages to other racks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rack {
     pub workers: Vec<u32>,
     pub bytes_per_second: f64,
-    /// Added to the latency of messages that leave the rack, or come into it from elsewhere.
+    /// Added to the latency of messages that leave or enter the rack.
     #[serde(default)]
     pub latency: f64,
 }
 
-/// One worker's own uplink, if it differs.
+/// The uplink of one worker, where it differs from the others'.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
@@ -164,13 +166,13 @@ pub struct Link {
     pub latency: f64,
 }
 
-/// The coordinator: how soon it notices things, and when it is away.
+/// The coordinator: how soon it detects failures, and when it cannot be reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoordinatorModel {
-    /// How long after a crash its broken connection is noticed.
+    /// The time from a crash until the coordinator notices the broken connection.
     pub detection: f64,
-    /// How long a silent worker (behind a cut) is kept.
+    /// How long a worker may be silent, as behind a cut, before the coordinator removes it.
     pub patience: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub away: Vec<During>,
@@ -189,7 +191,7 @@ pub struct During {
     pub to: f64,
 }
 
-/// A worker dies without a word, and comes back under a new id if it says when.
+/// A worker dies without notice; with `back_after`, it comes back under a new id.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Crash {
@@ -206,7 +208,7 @@ pub struct Leave {
     pub at: f64,
 }
 
-/// So many new workers come.
+/// New workers join.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Join {
@@ -219,20 +221,20 @@ pub struct Join {
 pub struct Size {
     #[serde(default)]
     pub at: f64,
-    /// In place of `at`: when the first sample of this epoch is taken up; 1.5 is the middle of the second.
+    /// Instead of `at`: when the first sample of this epoch is dealt; 1.5 is the middle of the second epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_epoch: Option<f64>,
     pub workers: u32,
 }
 
-/// Nothing passes between these workers and the others for a while. What was sent arrives after it.
+/// No message passes between these workers and the others for a while; messages sent in that time arrive afterwards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cut {
     pub workers: Vec<u32>,
     pub from: f64,
     pub to: f64,
-    /// Whether they are cut off from the coordinator too.
+    /// Whether these workers are cut off from the coordinator, too.
     #[serde(default = "yes")]
     pub coordinator: bool,
 }
@@ -241,21 +243,21 @@ fn yes() -> bool {
     true
 }
 
-/// Workers come and go by chance, as on spot machines.
+/// Workers come and go at random, as on spot machines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Churn {
     pub lifetime_mean: f64,
     pub back_after_mean: f64,
-    /// Nobody goes when so few are left.
+    /// No worker goes while there are this many or fewer.
     pub members_min: u32,
-    /// The part of those who go that say goodbye.
+    /// The fraction of departing workers that leave gracefully; the others crash.
     #[serde(default)]
     pub leave_chance: f64,
 }
 
 impl Default for Scenario {
-    /// Four equal workers on a good network, and no mishap.
+    /// Four equal workers on a good network, without faults.
     fn default() -> Scenario {
         Scenario {
             name: String::new(),
@@ -275,10 +277,10 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// Checks what types cannot; one sentence says what is wrong and where.
-    pub fn check(&self) -> Result<(), String> {
+    /// Checks what the types cannot express, such as positive numbers.
+    pub fn check(&self) -> Result<(), ScenarioError> {
         if self.workers == 0 {
-            return Err("workers = 0: a cluster needs at least one worker".into());
+            return Err(ScenarioError::NoWorkers);
         }
         few_enough("workers", self.workers)?;
         self.check_compute()?;
@@ -286,7 +288,7 @@ impl Scenario {
         self.check_faults()
     }
 
-    fn check_compute(&self) -> Result<(), String> {
+    fn check_compute(&self) -> Result<(), ScenarioError> {
         let pace = &self.compute;
         positive("compute.seconds_per_sample", pace.seconds_per_sample)?;
         not_negative("compute.seconds_per_gradient", pace.seconds_per_gradient)?;
@@ -295,7 +297,7 @@ impl Scenario {
         not_negative("compute.jitter", pace.jitter)?;
         interval("compute.jitter_every", pace.jitter_every)?;
         if pace.relative.is_empty() {
-            return Err("compute.relative is empty: give at least one number, e.g. [1.0]".into());
+            return Err(ScenarioError::NoRelativeSpeeds);
         }
         for factor in &pace.relative {
             positive("compute.relative", *factor)?;
@@ -306,11 +308,11 @@ impl Scenario {
         }
         if let Some(d) = &pace.disturbance {
             interval("compute.disturbance.every", d.every)?;
-            chance("compute.disturbance.chance", d.chance)?;
+            probability("compute.disturbance.chance", d.chance)?;
             positive("compute.disturbance.factor", d.factor.0)?;
             positive("compute.disturbance.factor", d.factor.1)?;
             if d.factor.1 < d.factor.0 || d.lasts.1 < d.lasts.0 || d.lasts.0 == 0 {
-                return Err("compute.disturbance: give the least first, then the most".into());
+                return Err(ScenarioError::DisturbanceRange);
             }
         }
         if let Some(straggler) = &pace.straggler {
@@ -320,7 +322,7 @@ impl Scenario {
         Ok(())
     }
 
-    fn check_network(&self) -> Result<(), String> {
+    fn check_network(&self) -> Result<(), ScenarioError> {
         let network = &self.network;
         not_negative("network.latency", network.latency)?;
         positive("network.bytes_per_second", network.bytes_per_second)?;
@@ -332,30 +334,26 @@ impl Scenario {
             network.racks.iter().flat_map(|rack| rack.workers.clone()).collect();
         racked.sort_unstable();
         if let Some(pair) = racked.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!(
-                "network.racks: worker {} stands in two places: give it one",
-                pair[0]
-            ));
+            return Err(ScenarioError::WorkerInTwoRacks { worker: pair[0] });
         }
         for link in &network.links {
             positive("network.link.bytes_per_second", link.bytes_per_second)?;
             not_negative("network.link.latency", link.latency)?;
         }
         if network.sums == RingModel::ClosedForm && !network.racks.is_empty() {
-            return Err(
-                "network.sums = \"closed_form\" knows no shared links: use \"messages\" with racks"
-                    .into(),
-            );
+            return Err(ScenarioError::ClosedFormWithRacks);
         }
         not_negative("coordinator.detection", self.coordinator.detection)?;
         positive("coordinator.patience", self.coordinator.patience)?;
-        self.coordinator
-            .away
-            .iter()
-            .try_for_each(|away| during("coordinator.away", away.from, away.to))
+        for away in &self.coordinator.away {
+            not_negative("coordinator.away.from", away.from)?;
+            not_negative("coordinator.away.to", away.to)?;
+            in_order("coordinator.away", away.from, away.to)?;
+        }
+        Ok(())
     }
 
-    fn check_faults(&self) -> Result<(), String> {
+    fn check_faults(&self) -> Result<(), ScenarioError> {
         for crash in &self.crashes {
             not_negative("crash.at", crash.at)?;
             not_negative("crash.back_after", crash.back_after.unwrap_or(0.0))?;
@@ -369,81 +367,75 @@ impl Scenario {
             not_negative("size.at", size.at)?;
             not_negative("size.at_epoch", size.at_epoch.unwrap_or(0.0))?;
             if size.at_epoch.is_some() && size.at != 0.0 {
-                return Err("size: at and at_epoch both say when: give one of them".into());
+                return Err(ScenarioError::SizeAtTwoTimes);
             }
             few_enough("size.workers", size.workers)?;
             if size.workers == 0 {
-                return Err("size.workers = 0: at least one worker must stay".into());
+                return Err(ScenarioError::NoWorkerStays { field: "size.workers" });
             }
         }
-        self.cuts.iter().try_for_each(|cut| during("cut", cut.from, cut.to))?;
+        for cut in &self.cuts {
+            not_negative("cut.from", cut.from)?;
+            not_negative("cut.to", cut.to)?;
+            in_order("cut", cut.from, cut.to)?;
+        }
         if let Some(churn) = &self.churn {
             interval("churn.lifetime_mean", churn.lifetime_mean)?;
             not_negative("churn.back_after_mean", churn.back_after_mean)?;
-            chance("churn.leave_chance", churn.leave_chance)?;
+            probability("churn.leave_chance", churn.leave_chance)?;
             if churn.members_min == 0 {
-                return Err("churn.members_min = 0: at least one worker must stay".into());
+                return Err(ScenarioError::NoWorkerStays { field: "churn.members_min" });
             }
         }
         Ok(())
     }
 }
 
-/// Nothing in a cluster is shorter, slower or larger than this.
+/// The range of durations, rates and factors: within it, their products stay finite and above zero.
 const LEAST: f64 = 1e-9;
 const MOST: f64 = 1e15;
-/// More workers than anybody has simulated.
+/// Far above any simulation so far; a typing error should not exhaust the memory.
 const WORKERS_MAX: u32 = 100_000;
 
-fn positive(field: &str, value: f64) -> Result<(), String> {
-    if (LEAST..=MOST).contains(&value) {
-        return Ok(());
-    }
-    let range =
-        if value > 0.0 { format!(" from {LEAST:e} to {MOST:e}") } else { " above zero".into() };
-    Err(format!("{field} = {value}: give a number{range}"))
-}
-
-/// Intervals and lifetimes: shorter ones than a microsecond only cost time.
-fn interval(field: &str, value: f64) -> Result<(), String> {
-    if (1e-6..=MOST).contains(&value) {
-        return Ok(());
-    }
-    Err(format!("{field} = {value}: give at least a microsecond, 1e-6"))
-}
-
-fn few_enough(field: &str, workers: u32) -> Result<(), String> {
-    if workers <= WORKERS_MAX {
-        return Ok(());
-    }
-    Err(format!("{field} = {workers}: give at most {WORKERS_MAX}"))
-}
-
-fn not_negative(field: &str, value: f64) -> Result<(), String> {
-    if value.is_finite() && (0.0..1e9).contains(&value) {
-        return Ok(());
-    }
-    Err(format!("{field} = {value}: give a number from 0 to below 1e9"))
-}
-
-fn chance(field: &str, value: f64) -> Result<(), String> {
-    if (0.0..=1.0).contains(&value) {
-        return Ok(());
-    }
-    Err(format!("{field} = {value}: give a number from 0 to 1"))
-}
-
-fn during(field: &str, from: f64, to: f64) -> Result<(), String> {
-    not_negative(&format!("{field}.from"), from)?;
-    not_negative(&format!("{field}.to"), to)?;
-    if from < to {
-        Ok(())
+fn positive(field: &'static str, value: f64) -> Result<(), ScenarioError> {
+    let (min, max) = (LEAST, MOST);
+    if value > 0.0 {
+        let error = ScenarioError::OutOfRange { field, value, min, max };
+        ensure((min..=max).contains(&value), error)
     } else {
-        Err(format!("{field}: from = {from} must lie before to = {to}"))
+        Err(ScenarioError::NotPositive { field, value })
     }
 }
 
+/// Checks an interval or a lifetime: shorter than a microsecond, they would only take time to simulate.
+fn interval(field: &'static str, value: f64) -> Result<(), ScenarioError> {
+    let (min, max) = (1e-6, MOST);
+    let error = ScenarioError::OutOfRange { field, value, min, max };
+    ensure((min..=max).contains(&value), error)
+}
+
+fn few_enough(field: &'static str, workers: u32) -> Result<(), ScenarioError> {
+    let max = WORKERS_MAX;
+    ensure(workers <= max, ScenarioError::TooManyWorkers { field, workers, max })
+}
+
+fn not_negative(field: &'static str, value: f64) -> Result<(), ScenarioError> {
+    ensure((0.0..1e9).contains(&value), ScenarioError::OutOfTimeRange { field, value })
+}
+
+fn probability(field: &'static str, value: f64) -> Result<(), ScenarioError> {
+    ensure((0.0..=1.0).contains(&value), ScenarioError::NotAProbability { field, value })
+}
+
+fn in_order(field: &'static str, from: f64, to: f64) -> Result<(), ScenarioError> {
+    ensure(from < to, ScenarioError::EndsBeforeItStarts { field, from, to })
+}
+
+fn ensure(holds: bool, otherwise: ScenarioError) -> Result<(), ScenarioError> {
+    if holds { Ok(()) } else { Err(otherwise) }
+}
+
+/// A duration of at most thirty years, so that adding several up cannot overflow.
 pub(crate) fn seconds(value: f64) -> Duration {
-    // Thirty years: longer than any run, and short enough to be added up.
     Duration::from_secs_f64(value.clamp(0.0, 1e9))
 }

@@ -1,4 +1,4 @@
-//! How long a worker takes, as a function of (seed, worker, time): compared strategies meet the same cluster.
+//! How long a worker takes, as a function of (seed, worker, time), so that compared strategies meet the same cluster.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct Speed {
     disturbed: HashMap<WorkerId, Disturbed>,
 }
 
-/// How far a worker's chain of disturbances has been followed.
+/// A worker's chain of disturbances, evaluated up to interval `next`.
 #[derive(Clone, Copy, Default)]
 struct Disturbed {
     next: u64,
@@ -32,7 +32,7 @@ impl Speed {
         Speed { seed, pace, workers, disturbed: HashMap::new() }
     }
 
-    /// What a gradient costs that starts now; a change of pace counts from the next gradient on.
+    /// The time of a gradient that starts now; a change of speed takes effect with the next gradient.
     pub fn cost(
         &mut self,
         who: WorkerId,

@@ -1,4 +1,4 @@
-//! Watch a run for what must hold, one property each. They read the journal, never the ledger itself.
+//! Checkers watch a run for what must hold, one property each. They read the journal, never the ledger itself.
 
 mod replicas_agree;
 mod traffic;

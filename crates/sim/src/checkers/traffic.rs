@@ -1,4 +1,4 @@
-//! The bytes that the journal tells of are the bytes that crossed the wires.
+//! Adds up the bytes that the journal reports, to be compared with the bytes that crossed the links.
 
 use paceline_runtime::{Line, Reader, Record};
 

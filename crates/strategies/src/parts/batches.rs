@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::shares::Speeds;
 
-/// How much of the work each worker gets.
+/// How the total batch is divided among the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Shares {
     Even,
-    /// In proportion to measured speed. `smoothing` is the weight of the newest measurement.
+    /// In proportion to measured speed; `smoothing` is the weight of the newest measurement.
     BySpeed {
         #[serde(default)]
         every: Every,
         #[serde(default = "no_memory")]
         smoothing: f64,
     },
-    /// As much as it can until the exchange ends.
+    /// As many samples as a worker can compute until the exchange ends.
     Open,
 }
 
@@ -28,27 +28,27 @@ fn no_memory() -> f64 {
     1.0
 }
 
-/// When shares follow speed.
+/// How often shares are adapted to the measured speeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Every {
-    /// As DBS does.
+    /// As in DBS.
     #[default]
     Epoch,
-    /// As LB-BSP does.
+    /// As in LB-BSP.
     Round,
 }
 
-/// A batch for each member, and what is remembered to choose it.
+/// Chooses each member's batch, and keeps the measurements that the choice depends on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batches {
-    /// For one worker, on average.
+    /// Samples per worker, on average.
     pub batch: u64,
-    /// If given, the total stays the same however many members there are.
+    /// If set, the total batch is this, whatever the number of members.
     pub total: Option<u64>,
     pub shares: Shares,
     speeds: Speeds,
-    /// Samples and seconds of computing by worker, since speeds were last measured.
+    /// Samples and seconds of compute by worker since speeds were last measured.
     efforts: BTreeMap<u32, (u64, f64)>,
     epoch: u64,
 }
@@ -72,7 +72,7 @@ impl Batches {
     /// Each member's batch, in rank order.
     pub fn by_rank(&self, members: &[WorkerId]) -> Vec<u64> {
         let n = members.len() as u64;
-        // A total that was chosen for fewer members still gives everybody something.
+        // Each member gets at least one sample, even if the total was chosen for fewer members.
         let total = self.nominal(members.len()).max(n);
         match self.shares {
             Shares::BySpeed { .. } => {
@@ -87,8 +87,7 @@ impl Batches {
         }
     }
 
-    /// Takes note of how long each member computed; at the end of an epoch (or of every round)
-    /// the shares follow.
+    /// Records how long each member computed; at the end of an epoch, or of every round, the shares are adapted.
     pub fn follow(
         &mut self,
         efforts: impl IntoIterator<Item = (WorkerId, u64, Duration)>,

@@ -1,4 +1,4 @@
-//! The pure ingredients of strategies: small values with one verb, tested by tables.
+//! The pure ingredients of strategies: small values with one operation each, tested by tables.
 
 pub mod batches;
 pub mod outer;

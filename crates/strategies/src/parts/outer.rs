@@ -1,4 +1,4 @@
-//! The outer step: where the common replica goes from the last average, given the new one.
+//! The outer step: computes the next common replica from the last average and the new one.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Outer {
-    /// The average as it is.
+    /// The average itself.
     #[default]
     None,
     /// Wang et al. 2020, algorithm 1: heavy-ball momentum over the move per unit of learning rate.
@@ -18,11 +18,11 @@ pub enum Outer {
     Diloco { rate: f32, momentum: f32 },
 }
 
-/// An outer step with its momentum, on which all members agree.
+/// An outer step with its momentum, which is equal on all members.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OuterStep {
     pub outer: Outer,
-    /// Empty stands for zeros.
+    /// Empty means zeros.
     #[serde(skip)]
     pub momentum: Arc<Vector>,
 }
@@ -32,10 +32,10 @@ impl OuterStep {
         OuterStep { outer, momentum: Arc::default() }
     }
 
-    /// The next common replica. `anchor` is the replica at the last average; where `mean` is
-    /// longer, as with buffers behind the params, the rest of it passes untouched.
+    /// The next common replica. `anchor` is the replica at the last average. If `mean` is longer, as with buffers
+    /// behind the params, the rest of it is returned unchanged.
     pub fn step(&mut self, anchor: &[f32], mut mean: Vector, inner_rate: f32) -> Vector {
-        assert!(anchor.len() <= mean.len(), "an anchor is no longer than the mean");
+        assert!(anchor.len() <= mean.len(), "the anchor is at most as long as the mean");
         if self.outer == Outer::None {
             return mean;
         }
@@ -43,11 +43,11 @@ impl OuterStep {
         if buffer.is_empty() {
             buffer.resize(anchor.len(), 0.0);
         }
-        assert_eq!(buffer.len(), anchor.len(), "a momentum belongs to anchors of one length");
+        assert_eq!(buffer.len(), anchor.len(), "the length of the anchor does not change");
         let all = anchor.iter().zip(&mut mean).zip(buffer);
         match self.outer {
             Outer::None => {}
-            // Without a learning rate nobody has moved, and there is nothing to remember.
+            // At a learning rate of 0 no replica has moved, and the division below would be by zero.
             Outer::SlowMo { .. } if inner_rate == 0.0 => {}
             Outer::SlowMo { rate, momentum } => all.for_each(|((anchor, x), u)| {
                 *u = momentum * *u + (anchor - *x) / inner_rate;
@@ -130,7 +130,7 @@ mod tests {
 
     /// Extrapolating running variances could make them negative.
     #[test]
-    fn buffers_behind_the_anchor_pass_untouched() {
+    fn buffers_behind_the_anchor_are_unchanged() {
         let mut step = OuterStep::new(Outer::Diloco { rate: 0.7, momentum: 0.9 });
         let next = step.step(&[1.0], vec![0.5, 42.0], 0.1);
         near(&next, &[0.335, 42.0]);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_names_the_outer_step() {
+    fn an_outer_step_is_read_from_a_job() {
         let outer: Outer =
             serde_json::from_str(r#"{"kind": "diloco", "rate": 0.7, "momentum": 0.9}"#).unwrap();
         assert_eq!(outer, Outer::Diloco { rate: 0.7, momentum: 0.9 });

@@ -1,17 +1,17 @@
-//! The period: how many local steps lie between averages.
+//! The period: the number of local steps between averages.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a job stands; the same on all members.
+/// The progress of a job; equal on all members.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clock {
-    /// Samples done so far, by all.
+    /// Samples applied so far, by all members.
     pub samples: u64,
     pub samples_total: u64,
     pub samples_per_epoch: u64,
-    /// The learning rate now.
+    /// The current learning rate.
     pub rate: f32,
-    /// The learning rate before it drops: base or peak of the schedule.
+    /// The learning rate before its first drop: the base or the peak of the schedule.
     pub rate_first: f32,
     pub members: usize,
 }
@@ -23,12 +23,12 @@ pub enum Period {
         steps: u64,
     },
     Adaptive(Adaptive),
-    /// Large early, small later, in the spirit of AdaComm (Wang and Joshi 2018): the period goes
-    /// with the root of the loss, and here the loss is taken to fall evenly over the job.
+    /// Large early, small later, similar to AdaComm (Wang and Joshi 2018): the period is proportional to the square
+    /// root of the loss, which is assumed to fall linearly over the job.
     Decreasing {
         first: u64,
     },
-    /// Lin et al. 2018: one step until the learning rate first drops, then `steps`.
+    /// Lin et al. 2018: one step until the first drop of the learning rate, then `steps`.
     PostLocal {
         steps: u64,
     },
@@ -42,23 +42,23 @@ pub enum Period {
     },
 }
 
-/// Jiang and Agrawal 2020 (ADPSGD): a first phase measures the replicas' variance per learning rate
-/// at a fixed period, and from then on the period holds it there.
+/// Jiang and Agrawal 2020 (ADPSGD): a first phase measures the replicas' variance per learning rate at a fixed period;
+/// from then on, the period is adapted to keep it at that value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adaptive {
     pub steps_first: u64,
     #[serde(default = "steps_max_default")]
     pub steps_max: u64,
-    /// The period now; 0 stands for `steps_first`.
+    /// The current period; 0 means `steps_first`.
     #[serde(default)]
     pub steps: u64,
-    /// The paper's C2: the mean over the samplings so far.
+    /// The paper's C2: the mean of the measurements so far.
     #[serde(default)]
     pub variance_per_rate: f64,
     #[serde(default)]
     pub samplings: u64,
-    /// Those whose variance was measured; 0 until the warm-up is over.
+    /// The number of members whose variance was measured; 0 until the warm-up is over.
     #[serde(default)]
     pub members: usize,
 }
@@ -75,7 +75,7 @@ impl Period {
         })
     }
 
-    /// Local steps until the next average: at least one.
+    /// The number of local steps until the next average: at least one.
     pub fn steps(&self, clock: &Clock) -> u64 {
         let steps = match self {
             Period::Constant { steps } => *steps,
@@ -95,13 +95,13 @@ impl Period {
         steps.max(1)
     }
 
-    /// Whether [`Period::follow`] wants to know the variance, which takes an exchange to find out.
+    /// Whether [`Period::follow`] needs the variance, which takes an exchange to compute.
     pub fn reads_variance(&self) -> bool {
         matches!(self, Period::Adaptive(_))
     }
 
-    /// Learns from an average. `variance` is the mean over members of |replica - mean|^2 just
-    /// before it, the same number on all members; `clock` is that of the end of the round.
+    /// Adapts the period after an average. `variance` is the mean over members of |replica - mean|^2 just before it,
+    /// the same number on all members; `clock` is the progress at the end of the round.
     pub fn follow(&mut self, clock: &Clock, variance: f64) {
         if let Period::Adaptive(adaptive) = self {
             adaptive.follow(clock, variance);
@@ -118,12 +118,12 @@ impl Adaptive {
     fn follow(&mut self, clock: &Clock, variance: f64) {
         let rate = f64::from(clock.rate);
         // One replica has no variance, and without a learning rate there is nothing to divide by.
-        let telling = clock.members > 1 && rate > 0.0 && variance.is_finite();
-        if !telling || clock.samples < warm_up(clock) {
+        let informative = clock.members > 1 && rate > 0.0 && variance.is_finite();
+        if !informative || clock.samples < warm_up(clock) {
             return;
         }
         if self.members == 0 {
-            // The warm-up's last step ends outside of it, but it was one step all the same.
+            // The last step of the warm-up ends after it, but its period was still one.
             self.members = clock.members;
             return;
         }
@@ -146,19 +146,18 @@ impl Adaptive {
     }
 }
 
-/// Samples at the start with an average after every step, when replicas part fastest: the first
-/// epoch, but not more than 1.25 % of the job.
+/// The number of samples at the start with an average after every step, because replicas diverge fastest then: the
+/// first epoch, but at most 1.25 % of the job.
 fn warm_up(clock: &Clock) -> u64 {
     clock.samples_per_epoch.min(clock.samples_total / 80)
 }
 
-/// The variance of n independent replicas around their own mean, in units of that around the true
-/// mean.
+/// The variance of n independent replicas around their own mean, relative to that around the true mean.
 fn spread(members: usize) -> f64 {
     1.0 - 1.0 / members as f64
 }
 
-/// Out of reach, yet every file format can hold it.
+/// In effect no limit, but a number that every file format can store.
 fn steps_max_default() -> u64 {
     u64::from(u32::MAX)
 }
@@ -168,7 +167,7 @@ mod tests {
     use super::*;
     use paceline_learn::Dice;
 
-    /// Replicas that see nothing but noise: each step is -rate x N(0, noise^2) in every dimension.
+    /// Replicas whose gradients are pure noise: each step is -rate x N(0, noise^2) in every dimension.
     struct Trial {
         steps_total: u64,
         members: usize,
@@ -177,7 +176,7 @@ mod tests {
         noise: fn(u64) -> f64,
     }
 
-    /// What one average saw.
+    /// One average.
     struct Average {
         step: u64,
         steps: u64,
@@ -202,13 +201,13 @@ mod tests {
             }
         }
 
-        /// The averages of a run, from wherever the period stands.
+        /// The averages of a run that starts with the given period.
         fn run(&self, period: &mut Period, seed: u64) -> Vec<Average> {
             let mut dice = Dice::keyed(&[seed]);
             let (mut step, mut averages) = (0, Vec::new());
             while step < self.steps_total {
                 let steps = period.steps(&self.clock(step));
-                // The normal steps of a window add up to a normal one.
+                // The sum of normally distributed steps is normally distributed.
                 let square = |step| (f64::from((self.rate)(step)) * (self.noise)(step)).powi(2);
                 let size = (step..step + steps).map(square).sum::<f64>().sqrt();
                 let mut replicas = vec![vec![0.0; self.dimensions]; self.members];
@@ -232,7 +231,7 @@ mod tests {
         (0..replicas[0].len()).map(of_dimension).sum()
     }
 
-    fn learned(period: &Period) -> &Adaptive {
+    fn state(period: &Period) -> &Adaptive {
         let Period::Adaptive(adaptive) = period else { panic!("this period does not adapt") };
         adaptive
     }
@@ -249,15 +248,15 @@ mod tests {
         let mut period = Period::adaptive(4);
         Trial { dimensions: 20, ..TRIAL }.run(&mut period, 1);
 
-        let adaptive = learned(&period);
+        let adaptive = state(&period);
         assert!((adaptive.variance_per_rate / 7.5 - 1.0).abs() < 0.02, "{adaptive:?}");
         assert_eq!(adaptive.samplings, (2000 - 100) / 4 - 1);
     }
 
     /// Jiang and Agrawal 2020: the first epoch averages after every step. Its small variances are
-    /// not in C2.
+    /// not part of C2.
     #[test]
-    fn the_warm_up_averages_every_step_and_is_not_sampled() {
+    fn the_warm_up_averages_every_step_and_is_not_measured() {
         let mut period = Period::adaptive(4);
         let averages = TRIAL.run(&mut period, 2);
 
@@ -266,7 +265,7 @@ mod tests {
         }
         let sampled = averages.iter().filter(|a| a.step > 100 && a.step < 2000);
         let expected = mean(sampled.map(|a| a.variance_per_rate));
-        assert!((learned(&period).variance_per_rate / expected - 1.0).abs() < 1e-9);
+        assert!((state(&period).variance_per_rate / expected - 1.0).abs() < 1e-9);
 
         let short = Clock { samples: 500, samples_per_epoch: 500, ..TRIAL.clock(0) };
         assert_eq!(period.steps(&short), 4, "a first epoch below 1.25 % ends the warm-up");
@@ -282,9 +281,9 @@ mod tests {
     }
 
     /// Derived from Jiang and Agrawal 2020: at a tenth of the rate S falls 100-fold and its target
-    /// tenfold; the period climbs by one per average to about 0.7 x 10 x 4 = 28.
+    /// tenfold; the period grows by one per average to about 0.7 x 10 x 4 = 28.
     #[test]
-    fn a_drop_of_the_rate_lets_the_period_climb() {
+    fn the_period_grows_after_a_drop_of_the_rate() {
         let trial = Trial { rate: |step| if step < 4000 { 0.1 } else { 0.01 }, ..TRIAL };
         let averages = trial.run(&mut Period::adaptive(4), 4);
 
@@ -295,10 +294,10 @@ mod tests {
         assert!((28..=33).contains(&last), "{after:?}");
     }
 
-    /// Derived from Jiang and Agrawal 2020: a second drop asks for 280, and one more per average is
-    /// too slow.
+    /// Derived from Jiang and Agrawal 2020: after a second drop the period should be 280, and growing by one per average
+    /// is too slow.
     #[test]
-    fn after_a_second_drop_the_climb_is_too_slow() {
+    fn after_a_second_drop_the_period_grows_too_slowly() {
         let rate = |step| [0.1, 0.1, 0.01, 0.001][(step as usize / 2000).min(3)];
         let averages = Trial { rate, ..TRIAL }.run(&mut Period::adaptive(4), 5);
 
@@ -310,7 +309,7 @@ mod tests {
     }
 
     /// Jiang and Agrawal 2020, against CPSGD with period 8, at a similar number of averages: about
-    /// half the variance while the rate is large, more later.
+    /// half the variance while the rate is large, more variance later.
     #[test]
     fn adaptive_spends_its_averages_where_the_rate_is_large() {
         let rate = |step| [0.1, 0.1, 0.01, 0.001][(step as usize / 2000).min(3)];
@@ -332,7 +331,7 @@ mod tests {
     /// Derived from Jiang and Agrawal 2020: twice the noise is four times S; the period falls by
     /// one per average, not below one.
     #[test]
-    fn more_noise_lets_the_period_fall_to_one() {
+    fn the_period_falls_to_one_with_more_noise() {
         let trial = Trial { noise: |step| if step < 4000 { 1.0 } else { 2.0 }, ..TRIAL };
         let averages = trial.run(&mut Period::adaptive(4), 7);
 
@@ -342,19 +341,18 @@ mod tests {
         assert!(after[3..].iter().filter(|steps| **steps == 1).count() > 3 * after.len() / 4);
     }
 
-    /// Derived from Jiang and Agrawal 2020: one replica has no variance, which says nothing about
-    /// the period.
+    /// Derived from Jiang and Agrawal 2020: the variance of a single replica is 0, which must not change the period.
     #[test]
     fn a_single_member_keeps_the_first_period() {
         let mut period = Period::adaptive(4);
         let averages = Trial { members: 1, ..TRIAL }.run(&mut period, 8);
 
         assert!(averages.iter().filter(|a| a.step > 100).all(|a| a.steps == 4));
-        assert_eq!(learned(&period).samplings, 0);
+        assert_eq!(state(&period).samplings, 0);
     }
 
     #[test]
-    fn without_samplings_or_finite_variance_the_period_stays() {
+    fn without_measurements_or_with_infinite_variance_the_period_stays() {
         let mut period = Period::adaptive(4);
         let late = TRIAL.clock(6000);
         for variance in [0.0, 1.0, 1e9, f64::NAN, f64::INFINITY] {
@@ -362,17 +360,16 @@ mod tests {
             period.follow(&Clock { rate: 0.0, ..late }, variance);
         }
         assert_eq!(period.steps(&late), 4);
-        assert_eq!(learned(&period).variance_per_rate, 0.0);
+        assert_eq!(state(&period).variance_per_rate, 0.0);
     }
 
-    /// n replicas lie around their own mean, which follows them: S goes with 1 - 1/n, and so does
-    /// its target.
+    /// The mean of n replicas follows them, so S is proportional to 1 - 1/n, and so must be its target.
     #[test]
-    fn the_target_follows_the_members() {
+    fn the_target_follows_the_number_of_members() {
         let trial = Trial { dimensions: 200, ..TRIAL };
         let mut period = Period::adaptive(4);
         trial.run(&mut period, 9);
-        let before = learned(&period).variance_per_rate;
+        let before = state(&period).variance_per_rate;
 
         let alone = Clock { members: 1, ..trial.clock(4000) };
         period.follow(&alone, 0.0);
@@ -380,7 +377,7 @@ mod tests {
         let steady = 0.1 * 0.1 * 4.0 * 200.0 * (1.0 - 1.0 / 4.0);
         period.follow(&few, steady);
 
-        let adaptive = learned(&period);
+        let adaptive = state(&period);
         let ratio = (1.0 - 1.0 / 4.0) / (1.0 - 1.0 / 16.0);
         assert!((adaptive.variance_per_rate / before / ratio - 1.0).abs() < 1e-12);
         assert!((0.1 * adaptive.variance_per_rate / steady - 1.0).abs() < 0.02);
@@ -389,14 +386,14 @@ mod tests {
 
     #[test]
     fn the_period_stays_within_its_bounds() {
-        let bounded = Adaptive { steps_max: 6, ..learned(&Period::adaptive(4)).clone() };
+        let bounded = Adaptive { steps_max: 6, ..state(&Period::adaptive(4)).clone() };
         let mut period = Period::Adaptive(bounded);
         let trial = Trial { rate: |step| if step < 4000 { 0.1 } else { 0.01 }, ..TRIAL };
         let averages = trial.run(&mut period, 10);
         assert_eq!(averages.iter().map(|a| a.steps).max(), Some(6));
     }
 
-    /// Wang and Joshi 2018, with the loss left falling evenly.
+    /// Wang and Joshi 2018, with a loss that falls linearly.
     #[test]
     fn decreasing_goes_from_first_to_one() {
         let period = Period::Decreasing { first: 16 };
@@ -404,7 +401,7 @@ mod tests {
         assert_eq!([0, 2000, 6000, 7999, 8000, 9000].map(at), [16, 14, 8, 1, 1, 1]);
     }
 
-    /// Lin et al. 2018: local steps begin when the learning rate has dropped.
+    /// Lin et al. 2018: local steps begin after the first drop of the learning rate.
     #[test]
     fn post_local_starts_with_the_first_drop() {
         let period = Period::PostLocal { steps: 8 };
@@ -421,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_always_a_step() {
+    fn a_period_has_at_least_one_step() {
         let clock =
             Clock { samples_total: 0, samples_per_epoch: 0, rate: f32::NAN, ..TRIAL.clock(0) };
         let periods = [
@@ -438,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_names_only_what_it_chooses_and_a_checkpoint_keeps_all() {
+    fn a_job_may_omit_defaults_and_a_checkpoint_keeps_all_fields() {
         let named: Period =
             serde_json::from_str(r#"{"kind": "adaptive", "steps_first": 4}"#).unwrap();
         assert_eq!(named.steps(&TRIAL.clock(4000)), 4);

@@ -1,18 +1,21 @@
-//! Shares: how the total batch is divided among members of different speed (Ye et al. 2020, DBS).
+//! Shares: divides the total batch among members of different speed (Ye et al. 2020, DBS).
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Whole shares near the ideal ones: they sum to `total`, nobody gets less than one, and a tie goes
-/// to the lower rank.
+/// Rounds ideal shares to integers that sum to `total`, each at least one; a tie goes to the lower rank.
 ///
-/// Everyone gets the whole part of the ideal, and what is left goes to those who lack most. If the
-/// minimum for the very slow makes it too much, those give who lack least.
+/// Each share starts with the integer part of the ideal, and the rest goes to the shares that are farthest below their
+/// ideal. If the minimum of one makes the sum too large, the shares that are least below (or most above) theirs are
+/// reduced.
 pub fn largest_remainder(ideal: &[f64], total: u64) -> Vec<u64> {
-    assert!(!ideal.is_empty(), "shares are for somebody");
+    assert!(!ideal.is_empty(), "there is at least one member");
     assert!(total >= ideal.len() as u64, "a batch holds at least one sample per member");
-    assert!(ideal.iter().all(|x| x.is_finite() && *x >= 0.0), "ideal shares are finite counts");
+    assert!(
+        ideal.iter().all(|x| x.is_finite() && *x >= 0.0),
+        "ideal shares are finite and not negative"
+    );
     let mut shares: Vec<u64> = ideal.iter().map(|x| (*x as u64).clamp(1, total)).collect();
     let lack = |rank: usize| ideal[rank] - shares[rank] as f64;
     let mut by_lack: Vec<usize> = (0..ideal.len()).collect();
@@ -30,31 +33,31 @@ pub fn largest_remainder(ideal: &[f64], total: u64) -> Vec<u64> {
         if sum <= total {
             break;
         }
-        let given = u64::from(shares[*rank] > 1);
-        shares[*rank] -= given;
-        sum -= given;
+        let reduction = u64::from(shares[*rank] > 1);
+        shares[*rank] -= reduction;
+        sum -= reduction;
     }
     shares
 }
 
-/// What is known of the workers' speeds, in samples per second of pure compute.
+/// The workers' measured speeds, in samples per second of pure compute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speeds {
-    /// By worker id: ranks change with the view.
+    /// By worker id, because ranks change with the view.
     #[serde(default, with = "as_pairs")]
     pub by_worker: BTreeMap<u32, f64>,
-    /// Weight of the newest measurement; 1 is no memory, as in DBS.
+    /// The weight of the newest measurement; with 1, as in DBS, older ones do not count.
     pub smoothing: f64,
 }
 
 impl Speeds {
     pub fn new(smoothing: f64) -> Speeds {
-        assert!(smoothing > 0.0 && smoothing <= 1.0, "a smoothing is above 0 and at most 1");
+        assert!(smoothing > 0.0 && smoothing <= 1.0, "smoothing is above 0 and at most 1");
         Speeds { by_worker: BTreeMap::new(), smoothing }
     }
 
-    /// Takes note of `seconds` that `worker` computed, waiting not counted: time spent waiting
-    /// would make all workers look alike. What says nothing about speed is ignored.
+    /// Records that `worker` computed `samples` in `seconds`, without waiting: time spent waiting would make all workers
+    /// look equally fast. Measurements without a finite speed are ignored.
     pub fn measure(&mut self, worker: u32, samples: u64, seconds: f64) {
         let speed = samples as f64 / seconds;
         if samples == 0 || seconds <= 0.0 || !seconds.is_finite() || !speed.is_finite() {
@@ -64,8 +67,8 @@ impl Speeds {
         *known = self.smoothing * speed + (1.0 - self.smoothing) * *known;
     }
 
-    /// Shares in proportion to speed. A member not yet measured counts with the mean speed of the
-    /// others; if nobody is measured, shares are even.
+    /// Shares in proportion to speed. A member without measurement counts with the mean speed of the others; without
+    /// any measurement, shares are even.
     pub fn shares(&self, members: &[u32], batch_total: u64) -> Vec<u64> {
         largest_remainder(&self.ideal(members, batch_total), batch_total)
     }
@@ -80,8 +83,8 @@ impl Speeds {
     }
 }
 
-/// Formats whose keys are text give numbers back as text, which serde does not read inside a tagged
-/// enum; pairs pass everywhere.
+/// Stores the map as a list of pairs: formats whose keys are text turn numbers into text, which serde cannot read inside
+/// a tagged enum.
 mod as_pairs {
     use super::{BTreeMap, Deserialize};
     use serde::{Deserializer, Serializer};
@@ -103,7 +106,7 @@ mod tests {
     const MEMBERS: [u32; 4] = [0, 1, 2, 3];
     const BATCH: u64 = 512;
 
-    /// The times that shares take: overhead + seconds per sample x share.
+    /// The time that each share takes: overhead + seconds per sample x share.
     fn times(shares: &[u64], overhead: f64, paces: [f64; 4]) -> Vec<f64> {
         shares.iter().zip(paces).map(|(share, pace)| overhead + pace * *share as f64).collect()
     }
@@ -120,7 +123,7 @@ mod tests {
         max / times.iter().copied().fold(f64::MAX, f64::min)
     }
 
-    /// max / min time epoch by epoch, from even shares on.
+    /// max / min time in each epoch, starting with even shares.
     fn imbalances(epochs: usize, overhead: f64) -> Vec<f64> {
         let mut speeds = Speeds::new(1.0);
         (0..epochs)
@@ -135,12 +138,12 @@ mod tests {
 
     /// Ye et al. 2020, appendix A.
     #[test]
-    fn rounding_is_that_of_the_paper() {
+    fn rounding_agrees_with_the_paper() {
         assert_eq!(largest_remainder(&[13.7, 16.5, 19.6, 14.2], 64), [14, 16, 20, 14]);
     }
 
     #[test]
-    fn ties_go_to_the_lower_rank_and_nobody_gets_nothing() {
+    fn ties_go_to_the_lower_rank_and_each_share_is_at_least_one() {
         let table: [(&[f64], u64, &[u64]); 7] = [
             (&[2.5, 2.5, 3.0], 8, &[3, 2, 3]),
             (&[10.0 / 3.0, 10.0 / 3.0, 10.0 / 3.0], 10, &[4, 3, 3]),
@@ -157,14 +160,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "at least one sample per member")]
-    fn a_batch_smaller_than_the_view_is_a_bug() {
+    fn a_batch_smaller_than_the_view_panics() {
         largest_remainder(&[1.0, 1.0, 1.0], 2);
     }
 
     proptest! {
-        /// Ye et al. 2020, appendix A, and our choice of rounding: the batch stays whole.
+        /// Ye et al. 2020, appendix A, and our choice of rounding: no sample is lost or added.
         #[test]
-        fn shares_sum_to_the_batch_and_move_with_their_owners(
+        fn shares_sum_to_the_batch_and_do_not_depend_on_rank(
             weights in prop::collection::vec(0.001f64..1000.0, 1..20),
             spare in 0u64..2000,
             turn in 0usize..20,
@@ -179,7 +182,7 @@ mod tests {
                 prop_assert!(ideal.iter().zip(&shares).all(|(x, s)| (x - *s as f64).abs() < 1.0));
             }
 
-            // Random weights have no ties, so whoever sits elsewhere gets the same.
+            // Random weights have no ties, so a member's share does not depend on its rank.
             let turn = turn % ideal.len();
             let (mut turned, mut expected) = (ideal.clone(), shares.clone());
             turned.rotate_left(turn);
@@ -188,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Derived from Ye et al. 2020: equal times keep equal shares, forever.
+    /// Derived from Ye et al. 2020: equal times keep shares equal.
     #[test]
     fn equal_workers_keep_equal_shares() {
         let mut speeds = Speeds::new(1.0);
@@ -212,10 +215,10 @@ mod tests {
         assert_eq!(speeds.shares(&MEMBERS, BATCH), [51, 154, 154, 153]);
     }
 
-    /// A fixed cost per step still leads to equal times, but geometrically (derived; seconds per
-    /// sample 3:1:1:1, whole samples move the ratio by up to 0.02).
+    /// With a fixed cost per step the times still become equal, but geometrically (derived; seconds per sample are
+    /// 3:1:1:1, and rounding to whole samples changes the ratio by up to 0.02).
     #[test]
-    fn overhead_makes_the_approach_geometric() {
+    fn with_overhead_the_times_converge_geometrically() {
         let table: [(f64, &[f64]); 2] =
             [(100.0, &[2.12, 1.25, 1.08, 1.03, 1.01]), (600.0, &[1.35, 1.23, 1.16, 1.11])];
         for (overhead, expected) in table {
@@ -223,14 +226,13 @@ mod tests {
             let near = ratios.iter().zip(expected).all(|(x, y)| (x - y).abs() < 0.02);
             assert!(near, "{overhead}: {ratios:?}");
         }
-        // Whole samples stop it a sample short of the optimum.
+        // Rounding to whole samples stops it one sample short of the optimum.
         assert!(imbalances(40, 600.0)[39] < 1.02);
     }
 
-    /// Derived from Ye et al. 2020: a change of everybody's speed by one factor, such as a lower
-    /// clock, changes no share.
+    /// Derived from Ye et al. 2020: if all speeds change by the same factor, as with a lower clock rate, the shares stay.
     #[test]
-    fn a_common_factor_changes_nothing() {
+    fn a_common_factor_changes_no_share() {
         let (mut speeds, mut slower) = (Speeds::new(1.0), Speeds::new(1.0));
         let times = times(&[128; 4], 50.0, [3.0, 1.0, 2.0, 1.5]);
 
@@ -240,10 +242,9 @@ mod tests {
         assert_eq!(speeds.shares(&MEMBERS, BATCH), slower.shares(&MEMBERS, BATCH));
     }
 
-    /// Ye et al. 2020, disturbance test: one epoch of imbalance after it begins and one after it
-    /// ends.
+    /// Ye et al. 2020, disturbance test: one epoch of imbalance after its start and one after its end.
     #[test]
-    fn a_disturbance_is_felt_for_one_epoch() {
+    fn a_disturbance_unbalances_one_epoch() {
         let mut speeds = Speeds::new(1.0);
         let slow_epochs = 3..7;
 
@@ -264,9 +265,9 @@ mod tests {
         assert_eq!(ratios[3], 4.0);
     }
 
-    /// No communication: the even split takes max(a) sum(1/a) / n times as long (derived).
+    /// Without communication, the even split takes max(a) sum(1/a) / n times as long (derived).
     #[test]
-    fn the_gain_over_even_shares_is_the_formula() {
+    fn the_gain_over_even_shares_follows_the_formula() {
         for paces in [[3.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 1.0], [1.0, 1.0, 2.0, 4.0]] {
             let (even, mut speeds) = (times(&[128; 4], 0.0, paces), Speeds::new(1.0));
             measure_all(&mut speeds, &[128; 4], &even);
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_starts_with_the_mean_speed_and_the_absent_do_not_count() {
+    fn a_newcomer_starts_with_the_mean_speed_of_the_members() {
         let mut speeds = Speeds::new(1.0);
         speeds.measure(3, 100, 1.0);
         speeds.measure(8, 300, 1.0);
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_about_speed_is_ignored() {
+    fn measurements_without_a_finite_speed_are_ignored() {
         let mut speeds = Speeds::new(1.0);
         for (samples, seconds) in
             [(0, 1.0), (5, 0.0), (5, -1.0), (5, f64::NAN), (5, f64::INFINITY), (5, 5e-324)]
