@@ -1,6 +1,7 @@
 //! A job that was saved, stopped, killed or moved resumes as if it had never been interrupted.
 
 mod damage;
+mod older;
 #[cfg(unix)]
 mod program;
 
