@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use paceline::learn::{Noise, Quadratic};
 use paceline::sim::scenario::RingModel;
-use paceline::{Choices, Job, Prepared, Scenario, StrategyKind, Task, recipes, simulate};
+use paceline::{Choices, Job, PrepareOptions, Prepared, Scenario, StrategyKind, Task, simulate};
 
 fn main() {
     println!("{:<58} {:>9} {:>14}", "what", "seconds", "us per step");
@@ -80,7 +80,8 @@ fn prepare(kind: StrategyKind, workers: u32, steps: u64, size: usize) -> Prepare
         learning_rate: Some(0.01),
         ..Job::default()
     };
-    job.check(&recipes(), workers, Some(task)).expect("the job is sound")
+    job.prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(workers) })
+        .expect("the job is sound")
 }
 
 /// The most memory this process has held so far; 0 where the system does not tell.

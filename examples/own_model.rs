@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use paceline::{
-    Batch, Dataset, Dice, Gradient, Job, Model, Score, Scratch, Task, Vector, recipes, scenarios,
-    simulate,
+    Batch, Dataset, Dice, Gradient, Job, Model, PrepareOptions, Score, Scratch, Task, Vector,
+    scenarios, simulate,
 };
 
-fn main() -> Result<(), String> {
+fn main() -> Result<(), paceline::Error> {
     let task = Task {
         model: Arc::new(Conic),
         train: Arc::new(Plane { points: 4_000, seed: 1 }),
@@ -26,10 +26,11 @@ fn main() -> Result<(), String> {
             target_accuracy: Some(0.95),
             ..Job::default()
         };
-        let prepared = job.check(&recipes(), cluster.workers, Some(task.clone()))?;
-        let run =
-            simulate(&prepared, &cluster, 1, vec![]).map_err(|failure| failure.to_string())?;
-        let outcome = run.result;
+        let prepared = job.prepare_with(PrepareOptions {
+            task: Some(task.clone()),
+            ..PrepareOptions::new(cluster.workers)
+        })?;
+        let outcome = simulate(&prepared, &cluster, 1, vec![])?.result;
         println!(
             "{strategy:<7} {:.2} s, accuracy {:.1} %, 95 % after {:.2} s, {} samples lost",
             outcome.seconds(),

@@ -84,19 +84,22 @@ impl Hybrid {
 mod tests {
     use paceline::sim::checkers::ReplicasAgree;
     use paceline::sim::scenario::{Crash, Join};
-    use paceline::{Dice, Job, Scenario, simulate};
+    use paceline::{Dice, Job, PrepareOptions, Prepared, Scenario, simulate};
 
     use super::*;
 
-    fn job(seed: u64) -> Job {
+    fn prepared(seed: u64, workers: u32) -> Prepared {
         let (model, data) = ("softmax".into(), "blobs".into());
-        Job { strategy: "hybrid".into(), model, data, epochs: 4.0, seed, ..Job::default() }
+        let strategy = "hybrid".into();
+        let job = Job { strategy, model, data, epochs: 4.0, seed, ..Job::default() };
+        let options = PrepareOptions { recipes: &[hybrid()], ..PrepareOptions::new(workers) };
+        job.prepare_with(options).expect("the job is valid")
     }
 
     #[test]
     fn it_learns() {
         let cluster = Scenario::default();
-        let prepared = job(1).check(&[hybrid()], cluster.workers, None).expect("the job is sound");
+        let prepared = prepared(1, cluster.workers);
 
         let outcome = simulate(&prepared, &cluster, 1, vec![]).expect("it ends").result;
 
@@ -116,7 +119,7 @@ mod tests {
                 joins: vec![Join { at: dice.between(0.0, 0.2), workers: 1 }],
                 ..Scenario::default()
             };
-            let mut prepared = job(seed).check(&[hybrid()], 4, None).expect("the job is sound");
+            let mut prepared = prepared(seed, 4);
             prepared.plan.fingerprints = true;
             let mut agreement = ReplicasAgree::default();
 

@@ -4,18 +4,18 @@
 //! comes of it, with real gradients in virtual time.
 //!
 //! ```
-//! use paceline::{Job, recipes, scenarios, simulate};
+//! use paceline::{Job, scenarios, simulate};
 //!
 //! let job = Job { strategy: "lb-bsp".into(), epochs: 3.0, target_loss: Some(1.0), ..Job::default() };
 //! let cluster = scenarios::named("stragglers")?;
-//! let prepared = job.check(&recipes(), cluster.workers, None)?;
+//! let prepared = job.prepare(cluster.workers)?;
 //!
-//! let outcome = simulate(&prepared, &cluster, 1, vec![]).map_err(|failure| failure.to_string())?.result;
+//! let outcome = simulate(&prepared, &cluster, 1, vec![])?.result;
 //!
 //! assert_eq!(outcome.samples, 3 * 1437);
 //! assert_eq!((outcome.ledger.lost, outcome.ledger.repeated), (0, 0));
 //! assert!(outcome.time_to_target_seconds.is_some());
-//! # Ok::<(), String>(())
+//! # Ok::<(), paceline::Error>(())
 //! ```
 //!
 //! A training algorithm of one's own is a [`Strategy`]; [`Recipe::own`] puts it into the table beside ours, and
@@ -32,8 +32,8 @@ pub use paceline_sim as sim;
 pub use paceline_strategies as strategies;
 
 pub use paceline_job::{
-    Choices, Failure, Job, Prepared, Recipe, RunResult, Simulated, StrategyKind, Target, Task,
-    recipes, scenarios, simulate,
+    Choices, Error, Job, PrepareOptions, Prepared, Recipe, RunResult, Simulated, StrategyKind,
+    Target, Task, recipes, scenarios, simulate,
 };
 pub use paceline_learn::{
     Batch, Dataset, Dice, Gradient, Model, Optimizer, Rescale, Rule, Schedule, Score, Scratch,

@@ -1,6 +1,6 @@
 //! The statistics of batch norm are a part of every replica, but nothing that is learned by descending.
 
-use paceline::{Job, Line, Reader, Record, Scenario, recipes, simulate};
+use paceline::{Job, Line, Reader, Record, Scenario, simulate};
 
 /// A rate at which no parameter moves to speak of, while statistics follow the samples.
 const STILL: f32 = 1e-12;
@@ -30,7 +30,7 @@ impl Reader for Variances {
 fn an_outer_step_leaves_statistics_to_their_mean() {
     let job = job("outer = { kind = \"diloco\", rate = 1e-6, momentum = 0.9 }\n\
          period = { kind = \"constant\", steps = 4 }");
-    let prepared = job.check(&recipes(), 4, None).expect("it is sound");
+    let prepared = job.prepare(4).expect("it is sound");
     let before = prepared.plan.initial[prepared.plan.layout.params..].to_vec();
 
     let simulated = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends");
@@ -44,7 +44,7 @@ fn an_outer_step_leaves_statistics_to_their_mean() {
 #[test]
 fn the_variance_that_adapts_a_period_is_of_parameters_alone() {
     let job = job("period = { kind = \"adaptive\", steps_first = 2 }");
-    let prepared = job.check(&recipes(), 4, None).expect("it is sound");
+    let prepared = job.prepare(4).expect("it is sound");
     let mut seen = Variances::default();
 
     simulate(&prepared, &Scenario::default(), 1, vec![&mut seen]).expect("it ends");

@@ -51,6 +51,6 @@ fn hash(strategy: &str, seed: u64, threads: usize) -> String {
         kernels: Some(Path::Portable),
         ..Job::default()
     };
-    let prepared = job.check(&recipes(), scenario.workers, None).expect("the job is sound");
+    let prepared = job.prepare(scenario.workers).expect("the job is sound");
     simulate(&prepared, &scenario, threads, vec![]).expect("the run ends").result.journal_hash
 }

@@ -5,7 +5,7 @@ use paceline::{Job, RunResult, recipes, scenarios, simulate};
 fn outcome(strategy: &str, scenario: &str) -> RunResult {
     let cluster = scenarios::named(scenario).expect("the scenario is there");
     let job = Job { strategy: strategy.into(), epochs: 30.0, ..Job::default() };
-    let prepared = job.check(&recipes(), cluster.workers, None).expect("the job is sound");
+    let prepared = job.prepare(cluster.workers).expect("the job is sound");
     simulate(&prepared, &cluster, 2, vec![]).expect("the run ends").result
 }
 

@@ -7,7 +7,7 @@ use paceline::runtime::cluster::{Action, Cluster, Event, Lease};
 use paceline::runtime::{Executor, Spans, WorkerId, train};
 use paceline::sim::checkers::{LedgerCheck, Tally};
 use paceline::sim::{SimCluster, SimConfig};
-use paceline::{Job, Line, Reader, Record, Scenario, recipes};
+use paceline::{Job, Line, Reader, Record, Scenario};
 
 /// Deals one range a second time, in place of the one that was due.
 struct DealsTwice {
@@ -45,7 +45,7 @@ impl Cluster for DealsTwice {
 /// A run of gossip over `samples` positions of digits, stuck or not.
 fn tally(broken: bool) -> Tally {
     let job = Job { strategy: "gossip-pull".into(), epochs: 0.5, ..Job::default() };
-    let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+    let prepared = job.prepare(4).expect("the job is sound");
     let plan = Arc::new(prepared.plan.clone());
     let setting = SimConfig {
         seed: plan.seed,

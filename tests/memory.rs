@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use paceline::{Job, Scenario, recipes, simulate};
+use paceline::{Job, Scenario, simulate};
 
 /// Bytes that are taken now, and the most that ever were.
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -38,7 +38,7 @@ fn vectors(strategy: &str, workers: u32) -> f64 {
         2 * workers
     );
     let job = Job::from_toml(&text).expect("it is a job");
-    let prepared = job.check(&recipes(), workers, None).expect("it is sound");
+    let prepared = job.prepare(workers).expect("it is sound");
     let scenario = Scenario { workers, ..Scenario::default() };
     let before = NOW.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);

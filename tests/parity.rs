@@ -8,11 +8,11 @@ use paceline::job::threads::{ThreadOptions, Trained, train};
 use paceline::learn::{Batch, Gradient, Model, Noise, Quadratic, Score, Scratch};
 use paceline::runtime::journal::fingerprint;
 use paceline::runtime::{Replay, WorkerId};
-use paceline::{Job, Line, Prepared, Reader, Record, Scenario, Task, recipes, simulate};
+use paceline::{Job, Line, PrepareOptions, Prepared, Reader, Record, Scenario, Task, simulate};
 
 fn job(strategy: &str) -> Prepared {
     let job = Job { strategy: strategy.into(), epochs: 2.0, seed: 5, ..Job::default() };
-    job.check(&recipes(), 4, None).expect("the job is sound")
+    job.prepare(4).expect("the job is sound")
 }
 
 /// A cluster as uneven as can be: recipes that read no clock must not notice.
@@ -68,7 +68,7 @@ fn every_epoch_gets_the_same_score_simulated_and_on_threads() {
             batch: Some(4),
             ..Job::default()
         };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let prepared = job.prepare(4).expect("the job is sound");
         let (mut real, mut simulated) = (Scores::default(), Scores::default());
 
         on_threads(&prepared, &[], vec![&mut real]);
@@ -118,7 +118,7 @@ fn recipes_that_read_the_clock_give_the_same_bits_when_its_readings_are_replayed
 fn asynchronous_recipes_account_for_every_sample_and_learn_alike_on_threads() {
     for name in ["gossip-pull", "gossip-push", "easgd", "async", "ssp"] {
         let job = Job { strategy: name.into(), epochs: 10.0, seed: 5, ..Job::default() };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let prepared = job.prepare(4).expect("the job is sound");
         // Emulated speeds, lest one be starved on a busy machine and its old replica count for a quarter.
         let real = on_threads(&prepared, &[1.0, 1.0, 2.0, 4.0], vec![]).result;
 
@@ -138,7 +138,7 @@ fn asynchronous_recipes_account_for_every_sample_and_learn_alike_on_threads() {
 fn a_wish_to_stop_ends_the_job_after_the_round_with_nothing_lost() {
     for name in ["ssgd", "abs", "adpsgd", "gossip-pull", "async"] {
         let job = Job { strategy: name.into(), epochs: 1000.0, ..Job::default() };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let prepared = job.prepare(4).expect("the job is sound");
         let stop = Arc::new(AtomicBool::new(false));
         let mut stopper = StopAfter { stop: stop.clone(), lines: 2000 };
 
@@ -200,7 +200,9 @@ fn an_evaluation_holds_up_neither_learning_nor_the_wish_to_stop() {
     let model = Arc::new(Endless { model, stop: stop.clone() });
     let task = Task { model, train: Arc::new(Noise { len: 50 }), test: Arc::new(Noise { len: 1 }) };
     let job = Job { strategy: "ssgd".into(), epochs: 1e5, ..Job::default() };
-    let prepared = job.check(&recipes(), 2, Some(task)).expect("the job is sound");
+    let prepared = job
+        .prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(2) })
+        .expect("the job is sound");
     // The first epoch ends long before so many lines are written.
     let mut stopper = StopAfter { stop: stop.clone(), lines: 2000 };
 
@@ -239,7 +241,9 @@ fn a_model_that_panics_ends_the_run_with_a_sentence_and_does_not_hang_it() {
         let task =
             Task { model, train: Arc::new(Noise { len: 500 }), test: Arc::new(Noise { len: 1 }) };
         let job = Job { strategy: strategy.into(), batch: Some(4), epochs: 2.0, ..Job::default() };
-        let prepared = job.check(&recipes(), 3, Some(task)).expect("the job is sound");
+        let prepared = job
+            .prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(3) })
+            .expect("the job is sound");
 
         let setting = ThreadOptions::default();
         let failed = train(&prepared, setting, Arc::new(AtomicBool::new(false)), vec![]).err();

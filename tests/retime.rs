@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline::job::Training;
 use paceline::runtime::Reader;
-use paceline::{Job, Scenario, recipes, simulate};
+use paceline::{Job, Scenario, simulate};
 
 fn elsewhere() -> Scenario {
     let mut scenario = Scenario::default();
@@ -23,7 +23,7 @@ fn what_reads_no_clock_can_be_timed_without_learning_it_again() {
             target_loss: Some(0.5),
             ..Job::default()
         };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let prepared = job.prepare(4).expect("the job is sound");
         let mut training = Training::default();
         let readers: Vec<&mut dyn Reader> = vec![&mut training];
         simulate(&prepared, &Scenario::default(), 2, readers).expect("it ends");
@@ -51,7 +51,7 @@ fn what_reads_the_clock_says_so() {
         [("ssgd", false), ("adpsgd", false), ("abs", true), ("dbs", true), ("easgd", true)]
     {
         let job = Job { strategy: strategy.into(), ..Job::default() };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+        let prepared = job.prepare(4).expect("the job is sound");
 
         assert_eq!(prepared.reads_clock(), expected, "{strategy}");
     }
@@ -60,7 +60,7 @@ fn what_reads_the_clock_says_so() {
 #[test]
 fn a_run_may_end_where_its_target_is_reached() {
     let job = Job { target_loss: Some(0.5), ..Job::default() };
-    let mut prepared = job.check(&recipes(), 4, None).expect("the job is sound");
+    let mut prepared = job.prepare(4).expect("the job is sound");
     let whole = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends").result;
 
     prepared.ends_at_target = true;

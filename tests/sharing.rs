@@ -8,7 +8,7 @@ use paceline::runtime::cluster::Shelf;
 use paceline::runtime::{Executor, train};
 use paceline::sim::scenario::RingModel;
 use paceline::sim::{SimCluster, SimConfig};
-use paceline::{Job, Scenario, recipes};
+use paceline::{Job, Scenario};
 
 #[test]
 fn replicas_that_are_equal_are_shared_and_not_copied() {
@@ -23,7 +23,7 @@ fn replicas_that_are_equal_are_shared_and_not_copied() {
 /// How many different vectors the members hold at the end.
 fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
     let job = Job { strategy: recipe.into(), epochs: 5.0, batch: Some(2), ..Job::default() };
-    let prepared = job.check(&recipes(), workers, None).expect("the job is sound");
+    let prepared = job.prepare(workers).expect("the job is sound");
     let plan = Arc::new(prepared.plan.clone());
     let mut scenario = Scenario { workers, ..Scenario::default() };
     scenario.network.sums = RingModel::ClosedForm;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use paceline::learn::{Noise, Quadratic};
 use paceline::runtime::{Line, Reader, Record};
 use paceline::sim::scenario::{Crash, Rack, RingModel, Size};
-use paceline::{Failure, Job, Prepared, RunResult, Scenario, Task, recipes, simulate};
+use paceline::{
+    Failure, Job, PrepareOptions, Prepared, RunResult, Scenario, Task, recipes, simulate,
+};
 use paceline_watch::Timeline;
 
 fn prepare(strategy: &str, workers: u32) -> Prepared {
     let job = Job { strategy: strategy.into(), epochs: 5.0, ..Job::default() };
-    job.check(&recipes(), workers, None).expect("the job is sound")
+    job.prepare(workers).expect("the job is sound")
 }
 
 /// Whole rounds only: a last round with fewer samples for some is no equal start.
@@ -20,7 +22,9 @@ fn run(strategy: &str, scenario: &Scenario) -> RunResult {
     let task = Task { model, train: Arc::new(Noise { len }), test: Arc::new(Noise { len: 1 }) };
     let (strategy, learning_rate) = (strategy.to_owned(), Some(0.01));
     let job = Job { strategy, learning_rate, epochs: 1.0, ..Job::default() };
-    let prepared = job.check(&recipes(), scenario.workers, Some(task)).expect("it is sound");
+    let prepared = job
+        .prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(scenario.workers) })
+        .expect("it is sound");
     simulate(&prepared, scenario, 1, vec![]).expect("the run ends").result
 }
 
@@ -59,7 +63,8 @@ fn a_run_that_cannot_go_on_says_why() {
     for recipe in recipes() {
         let stuck = simulate(&prepare(&recipe.name, 2), &scenario, 1, vec![]).err();
         let sentence = "nothing can happen any more: no worker is left";
-        assert_eq!(stuck, Some(Failure::Failed(sentence.into())), "{}", recipe.name);
+        let stuck = stuck.expect("no worker is left");
+        assert_eq!((stuck.is_usage(), stuck.to_string().as_str()), (false, sentence));
     }
 }
 

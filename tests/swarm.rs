@@ -12,7 +12,7 @@ use paceline::sim::scenario::{
 };
 use paceline::strategies::parts::{Every, Outer, Period, Shares};
 use paceline::{
-    Choices, Dice, Failure, Job, Line, Reader, Scenario, Simulated, StrategyKind, Task, recipes,
+    Choices, Dice, Job, Line, PrepareOptions, Reader, Scenario, Simulated, StrategyKind, Task,
     simulate,
 };
 
@@ -67,7 +67,10 @@ fn run(
 ) -> Result<(Simulated, u64), String> {
     let about = || format!("{:?}\n{scenario:?}", job.choices);
     let mut prepared = job
-        .check(&recipes(), scenario.workers, Some(task.clone()))
+        .prepare_with(PrepareOptions {
+            task: Some(task.clone()),
+            ..PrepareOptions::new(scenario.workers)
+        })
         .map_err(|sentence| format!("refused: {sentence}\n{}", about()))?;
     prepared.plan.fingerprints = true;
     let (mut agreement, mut traffic) = (ReplicasAgree::default(), Traffic::default());
@@ -77,7 +80,7 @@ fn run(
         readers.push(&mut trace);
     }
     let simulated = simulate(&prepared, scenario, threads, readers)
-        .map_err(|failure: Failure| format!("{failure}\n{}", about()))?;
+        .map_err(|error| format!("{error}\n{}", about()))?;
     let ledger = simulated.result.ledger;
     if ledger.lost + ledger.repeated > 0 || ledger.done != prepared.plan.samples_total {
         return Err(format!("{ledger:?} of {}\n{}", prepared.plan.samples_total, about()));

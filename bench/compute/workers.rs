@@ -8,7 +8,7 @@ use paceline::learn::{Extent, Images, Net, patterns, vector};
 use paceline::runtime::Spans;
 use paceline::runtime::cluster::Workspace;
 use paceline::sim::scenario::RingModel;
-use paceline::{Dataset, Job, Model, Prepared, Scenario, Task, recipes, simulate};
+use paceline::{Dataset, Job, Model, PrepareOptions, Prepared, Scenario, Task, simulate};
 
 use crate::clock::{Spread, Stopwatch};
 use crate::models::{BATCH, CLASSES, COLOR, GRAY};
@@ -61,7 +61,8 @@ fn prepare((model, extent): &Seen, workers: u32, batch: u64, rounds: u64) -> Pre
         learning_rate: Some(1e-3),
         ..Job::default()
     };
-    job.check(&recipes(), workers, Some(task)).expect("the job is sound")
+    job.prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(workers) })
+        .expect("the job is sound")
 }
 
 /// Samples per second of workers on threads.

@@ -99,7 +99,10 @@ fn data_that_is_not_there_or_makes_no_sense_is_told_with_what_to_do() {
                 "simulate --data short.txt",
                 "short.txt: a text of 9 characters is too short: with windows of 65, give at least 650",
             ),
-            ("simulate --samples 0", "samples = 0: digits has 1437 to learn from, give 1 to 1437"),
+            (
+                "simulate --samples 0",
+                "samples = 0: digits has 1437 training samples, give 1 to 1437",
+            ),
             ("data get digits", "digits is built in: there is nothing to get"),
         ],
     );
@@ -235,7 +238,7 @@ fn speeds_must_fit_the_workers() {
             ("train --workers 0", "workers = 0: a job needs at least one worker"),
             (
                 "train --speeds 1,100000",
-                "speeds: 100000 is more than 10000 times 1: nobody would wait for that",
+                "speeds: 100000 is more than 10000 times 1: give speeds that are closer together",
             ),
         ],
     );
@@ -248,7 +251,7 @@ fn what_cannot_be_calibrated_is_refused_before_anything_is_measured() {
         &[
             (
                 "calibrate --speeds 1,100000",
-                "speeds: 100000 is more than 10000 times 1: nobody would wait for that",
+                "speeds: 100000 is more than 10000 times 1: give speeds that are closer together",
             ),
             (
                 "calibrate --workers 1000 --batch 1",

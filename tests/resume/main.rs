@@ -83,14 +83,14 @@ fn paced() -> ThreadOptions {
 }
 
 fn begin(job: &Job, workers: u32, samples: Option<u64>) -> Trained {
-    run(job, &job.check(&recipes(), workers, None).expect("the job is sound"), None, samples)
+    run(job, &job.prepare(workers).expect("the job is sound"), None, samples)
 }
 
 fn go_on(job: &Job, dir: &Path, workers: u32, samples: Option<u64>) -> Trained {
     let checkpoint = Checkpoint::load(dir).expect("there is a whole checkpoint");
     assert!(checkpoint.passed_over.is_empty(), "{:?}", checkpoint.passed_over);
     let from = checkpoint.path.clone();
-    let prepared = checkpoint.prepare(job, workers, &recipes(), None).expect("it fits");
+    let prepared = checkpoint.prepare(job, workers).expect("it fits");
     run(job, &prepared, Some(&from), samples)
 }
 
@@ -274,9 +274,9 @@ fn a_job_that_is_done_may_be_made_longer() {
 
     assert_eq!((end.result.samples, end.result.ledger.lost), (4 * 1437, 0));
     let shorter = Job { epochs: 2.0, ..longer };
-    let refused = Checkpoint::load(&dir).and_then(|it| it.prepare(&shorter, 2, &recipes(), None));
-    let sentence = refused.err().expect("what is done cannot be undone");
-    assert_eq!(sentence, "4.00 epochs are done already: give at least so many epochs");
+    let found = Checkpoint::load(&dir).expect("it was saved");
+    let refused = found.prepare(&shorter, 2).err().expect("applied samples stay applied");
+    assert_eq!(refused.to_string(), "4.00 epochs are already done: give at least that many epochs");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_run_that_comes_apart_leaves_the_last_good_checkpoint_alone() {
     wild.checkpoints.as_mut().expect("it has").keep = NonZero::new(1000).expect("not zero");
     let found = Checkpoint::load(&dir).expect("it was saved");
     let from = Some(found.path.clone());
-    let prepared = found.prepare(&wild, 2, &recipes(), None);
+    let prepared = found.prepare(&wild, 2);
     let saving = Saving {
         from,
         job: wild.clone(),

@@ -8,7 +8,7 @@ use paceline_job::calibrate::{
     Calibration, Cost, Point, Spread, TOLERANCE, TimingCheck, agreement, check, toml,
 };
 use paceline_job::threads::ThreadOptions;
-use paceline_job::{Job, Prepared, Recipe};
+use paceline_job::{Job, PrepareOptions, Prepared, Recipe};
 use paceline_sim::Scenario;
 use paceline_watch::table::{bytes, count, duration, table};
 use serde::Serialize;
@@ -84,10 +84,10 @@ impl Calibrate {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
         let workers = self.speeds.workers(self.job.workers).map_err(Ending::Usage)?;
         let speeds = self.speeds.speeds(self.job.workers);
-        check(workers, &speeds).map_err(Ending::Usage)?;
+        check(workers, &speeds).map_err(Ending::of)?;
         // What is measured is the same for all; plain rounds show it best.
         let job = self.job.job_with(Some("ssgd"))?;
-        let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
+        let prepared = job.prepare_with(PrepareOptions { workers, recipes, task: None })?;
         let checks = self.checks(&job, &prepared, recipes)?;
 
         check_apart(&self.job.files(&job), &[("--out", self.out.clone())])?;
@@ -130,9 +130,10 @@ impl Calibrate {
             let strategy = name.trim().to_owned();
             let epochs = self.job.epochs.unwrap_or(CHECK_EPOCHS);
             let job = Job { strategy, choices: None, epochs, ..job.clone() };
-            job.check(recipes, prepared.workers, Some(prepared.task.clone()))
+            let (workers, task) = (prepared.workers, Some(prepared.task.clone()));
+            job.prepare_with(PrepareOptions { workers, recipes, task })
         };
-        self.strategies.iter().map(|name| check(name).map_err(Ending::Usage)).collect()
+        self.strategies.iter().map(|name| check(name).map_err(Ending::of)).collect()
     }
 }
 

@@ -39,7 +39,7 @@ impl CheckpointFlags {
     /// The checkpoint to go on from, if there is to be one.
     pub fn resumed(&self) -> Result<Option<Checkpoint>, Ending> {
         let Some(dir) = &self.resume else { return Ok(None) };
-        let checkpoint = Checkpoint::load(dir).map_err(Ending::Failed)?;
+        let checkpoint = Checkpoint::load(dir).map_err(Ending::of)?;
         for sentence in &checkpoint.passed_over {
             say(&format!("passed over: {sentence}"));
         }
@@ -122,7 +122,7 @@ fn on_usr1(now: Option<Arc<AtomicBool>>) -> io::Result<()> {
 
 /// What was learned, from a checkpoint or the newest whole one in a folder.
 pub fn weights(dir: &Path) -> Result<Weights, Ending> {
-    let weights = load_weights(dir).map_err(Ending::Failed)?;
+    let weights = load_weights(dir).map_err(Ending::of)?;
     for sentence in &weights.passed_over {
         say(&format!("passed over: {sentence}"));
     }

@@ -8,7 +8,7 @@ use std::thread::ScopedJoinHandle;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use paceline_job::{Failure, Prepared, Recipe, RunResult, simulate};
+use paceline_job::{Error, PrepareOptions, Prepared, Recipe, RunResult, simulate};
 use paceline_runtime::{Line, Reader};
 use paceline_sim::Scenario;
 use paceline_watch::table::{bytes, duration, table};
@@ -63,7 +63,7 @@ const PLOT: &str = "paceline-compare.svg";
 /// One strategy's run.
 struct Run {
     name: String,
-    result: Result<RunResult, Failure>,
+    result: Result<RunResult, Error>,
     curves: Curves,
     timeline: Timeline,
 }
@@ -124,7 +124,8 @@ impl Compare {
         let mut task = None;
         let check = |name: &&str| {
             job.strategy = (*name).to_owned();
-            let prepared = job.check(recipes, workers, task.clone()).map_err(Ending::Usage)?;
+            let options = PrepareOptions { workers, recipes, task: task.clone() };
+            let prepared = job.prepare_with(options)?;
             task = Some(prepared.task.clone());
             Ok(prepared)
         };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use paceline_data::{CATALOG, Entry, Got, catalog, folder, get};
 use paceline_job::data::BUILT_IN;
-use paceline_job::recipes::unknown;
+use paceline_job::suggest::unknown;
 use paceline_watch::table::table;
 
 use crate::output::{Ended, Ending, print, say};
@@ -137,7 +137,7 @@ fn find(name: &str) -> Result<&'static Entry, Ending> {
             format!("{name} is built in: there is nothing to get")
         } else {
             let known = CATALOG.iter().map(|entry| entry.name);
-            unknown("data set", name, known, "`paceline data list` lists them all")
+            unknown("data set", name, known, "`paceline data list` lists them all").to_string()
         })
     })
 }

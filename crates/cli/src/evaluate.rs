@@ -70,14 +70,14 @@ impl Evaluate {
         let weights = weights(&self.checkpoint)?;
         let job = &weights.manifest.job;
         let data = self.data.as_deref().unwrap_or(&job.data);
-        let test = weights.test_set(Some(data), self.data_dir.as_deref()).map_err(Ending::Usage)?;
-        let model = weights.model(test.as_ref()).map_err(Ending::Usage)?;
+        let test = weights.test_set(Some(data), self.data_dir.as_deref()).map_err(Ending::of)?;
+        let model = weights.model(test.as_ref()).map_err(Ending::of)?;
         let name = |class: usize| class_name(data, class);
         if (0..test.classes()).any(|class| name(class) != class_name(&job.data, class)) {
             say(&format!("the classes of {data} are not those of {}, which was learned", job.data));
         }
         let evaluation =
-            evaluate(model.as_ref(), &weights.params, test.as_ref()).map_err(Ending::Usage)?;
+            evaluate(model.as_ref(), &weights.params, test.as_ref()).map_err(Ending::of)?;
         // Only in a text there is more than one answer to a sample.
         let is_text = evaluation.answers > test.len();
         let judged = Judged {

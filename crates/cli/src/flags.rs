@@ -1,10 +1,9 @@
 //! The flags that describe a job, for every command that runs one.
 
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use paceline_job::job::read_description;
 use paceline_job::{Job, Kernels, scenarios};
 use paceline_sim::Scenario;
 
@@ -63,7 +62,7 @@ impl JobFlags {
     /// The job that the file and the flags describe, not checked yet.
     pub fn job(&self) -> Result<Job, Ending> {
         let job = match &self.job {
-            Some(path) => read_job(path).map_err(Ending::Usage)?,
+            Some(path) => Job::load(path).map_err(Ending::of)?,
             None => Job::default(),
         };
         Ok(self.over(job))
@@ -109,7 +108,7 @@ impl JobFlags {
 
     /// The scenario, with as many workers as the flags say.
     pub fn scenario(&self, name_or_path: &str) -> Result<Scenario, Ending> {
-        let mut scenario = scenarios::load(name_or_path).map_err(Ending::Usage)?;
+        let mut scenario = scenarios::load(name_or_path).map_err(Ending::of)?;
         scenario.workers = self.workers.unwrap_or(scenario.workers);
         scenario.check().map_err(Ending::Usage)?;
         Ok(scenario)
@@ -125,11 +124,6 @@ fn kernels(name: &str) -> Result<Kernels, String> {
 pub fn scenario_file(name_or_path: &str) -> Option<Named> {
     let is_named = scenarios::named(name_or_path).is_ok();
     (!is_named).then(|| ("the scenario", PathBuf::from(name_or_path)))
-}
-
-fn read_job(path: &Path) -> Result<Job, String> {
-    let text = read_description("job", path)?;
-    Job::from_toml(&text).map_err(|sentence| format!("{}, {sentence}", path.display()))
 }
 
 /// How many threads compute: as many as asked for, or one per core.

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
-use paceline_job::Failure;
+use paceline_job::Error;
+use paceline_reproduce::perform::PerformError;
 use serde::Serialize;
 
 /// Why a command ended early.
@@ -20,11 +21,28 @@ pub enum Ending {
 
 pub type Ended = Result<(), Ending>;
 
-impl From<Failure> for Ending {
-    fn from(failure: Failure) -> Ending {
-        match failure {
-            Failure::Usage(sentence) => Ending::Usage(sentence),
-            Failure::Failed(sentence) => Ending::Failed(sentence),
+impl Ending {
+    /// The ending by any error of the crate `job`.
+    pub fn of(error: impl Into<Error>) -> Ending {
+        let error = error.into();
+        match error.is_usage() {
+            true => Ending::Usage(error.to_string()),
+            false => Ending::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<Error> for Ending {
+    fn from(error: Error) -> Ending {
+        Ending::of(error)
+    }
+}
+
+impl From<PerformError> for Ending {
+    fn from(error: PerformError) -> Ending {
+        match error.is_usage() {
+            true => Ending::Usage(error.to_string()),
+            false => Ending::Failed(error.to_string()),
         }
     }
 }

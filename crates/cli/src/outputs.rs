@@ -119,6 +119,7 @@ impl Outputs {
     fn open(&self) -> Open {
         let mut troubles = vec![];
         let journal = self.journal.as_deref().map(JournalFile::create);
+        let journal = journal.map(|opened| opened.map_err(|error| error.to_string()));
         let tensorboard = self.tensorboard.as_deref();
         let tensorboard = tensorboard.map(|path| TensorBoard::create(path, SystemTime::now()));
         let trace = self.trace.as_deref().map(|path| Trace::create(path, &self.name));
@@ -136,6 +137,7 @@ impl Outputs {
             return vec![];
         };
         let journal = journal.map(JournalFile::finish);
+        let journal = journal.map(|ended| ended.map_err(|error| error.to_string()));
         let trace = trace.map(Trace::finish);
         let tensorboard = tensorboard.map(TensorBoard::finish);
         let ended = [journal, trace, tensorboard].into_iter().flatten();

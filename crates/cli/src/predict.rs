@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args};
 use paceline_data::{ImageForm, Picture, class_name, picture};
 use paceline_job::checkpoint::Weights;
 use paceline_job::predict::{Guess, classify, inputs_of};
-use paceline_job::write::{Sampling, go_on};
+use paceline_job::write::{Sampling, continue_text};
 use paceline_watch::table::table;
 use serde::Serialize;
 
@@ -116,7 +116,7 @@ impl Predict {
     }
 
     fn classify_files(&self, weights: &Weights) -> Ended {
-        let (form, model) = weights.image_model().map_err(Ending::Usage)?;
+        let (form, model) = weights.image_model().map_err(Ending::of)?;
         let (mut names, mut rows) = (vec![], vec![]);
         for path in &self.files {
             let pictures =
@@ -131,7 +131,7 @@ impl Predict {
         }
         let (features, classes) = (form.extent.len(), form.classes);
         let guesses = classify(model.as_ref(), &weights.params, &rows, features, classes);
-        let guesses = guesses.map_err(Ending::Usage)?;
+        let guesses = guesses.map_err(Ending::of)?;
         let predictions = names.into_iter().zip(&guesses);
         let predictions: Vec<_> = predictions
             .map(|(image, guesses)| self.prediction(weights, image, guesses, None))
@@ -140,8 +140,8 @@ impl Predict {
     }
 
     fn classify_test_set(&self, weights: &Weights, samples: u64) -> Ended {
-        let test = weights.test_set(None, self.data_dir.as_deref()).map_err(Ending::Usage)?;
-        let model = weights.model(test.as_ref()).map_err(Ending::Usage)?;
+        let test = weights.test_set(None, self.data_dir.as_deref()).map_err(Ending::of)?;
+        let model = weights.model(test.as_ref()).map_err(Ending::of)?;
         let (features, classes) = (test.features(), test.classes());
         let (mut rows, mut labels) = (vec![], vec![]);
         for index in 0..samples.min(test.len()) {
@@ -150,7 +150,7 @@ impl Predict {
             labels.push(test.read(index, 0, &mut rows[start..]) as usize);
         }
         let guesses = classify(model.as_ref(), &weights.params, &rows, features, classes);
-        let guesses = guesses.map_err(Ending::Usage)?;
+        let guesses = guesses.map_err(Ending::of)?;
         let predictions = guesses.iter().zip(labels).enumerate();
         let predictions: Vec<_> = predictions
             .map(|(index, (guesses, label))| {
@@ -210,11 +210,11 @@ impl Predict {
     }
 
     fn go_on(&self, weights: &Weights, prompt: &str) -> Ended {
-        let (text, model) = weights.text_model().map_err(Ending::Usage)?;
+        let (text, model) = weights.text_model().map_err(Ending::of)?;
         let sampling =
             Sampling { length: self.length, temperature: self.temperature, seed: self.seed };
-        let written = go_on(model.as_ref(), &weights.params, &text, prompt, &sampling);
-        let written = written.map_err(Ending::Usage)?;
+        let written = continue_text(model.as_ref(), &weights.params, &text, prompt, &sampling);
+        let written = written.map_err(Ending::of)?;
         match self.json {
             true => print_json(&Written { prompt, text: &written }),
             false => print(&format!("{prompt}{written}\n")),

@@ -57,7 +57,7 @@ impl Report {
                     page.read(&line);
                 }
                 // Without even a beginning there is nothing to draw.
-                Err(sentence) if facts.about.is_empty() => return Err(Ending::Failed(sentence)),
+                Err(error) if facts.about.is_empty() => return Err(Ending::of(error)),
                 Err(sentence) if self.has_more_lines_than(before + 1) => facts
                     .remarks
                     .push(format!("The journal is drawn up to a line that is broken: {sentence}.")),

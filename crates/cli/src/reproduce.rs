@@ -302,7 +302,7 @@ fn write(path: &Path, text: &str) -> Ended {
 
 /// What computing costs on a calibrated cluster.
 fn pace(path: &Path) -> Result<Pace, Ending> {
-    let pace = scenarios::load(&path.to_string_lossy()).map_err(Ending::Usage)?.compute;
+    let pace = scenarios::load(&path.to_string_lossy()).map_err(Ending::of)?.compute;
     if pace.seconds_per_handover > 0.0 || pace.relative.iter().any(|factor| *factor != 1.0) {
         return Err(Ending::Usage(format!(
             "{} was calibrated with emulated speeds; give one without: `paceline calibrate --workers 1 --model cnn --data fashion-mnist`",

@@ -22,11 +22,11 @@ Examples:
 impl Scenarios {
     pub fn run(&self) -> Ended {
         if let Some(name) = &self.name {
-            return print(toml_of(name).map_err(Ending::Usage)?);
+            return print(toml_of(name).map_err(Ending::of)?);
         }
         let mut rows = vec![];
         for (name, _) in ALL {
-            let scenario = named(name).map_err(Ending::Failed)?;
+            let scenario = named(name).map_err(Ending::of)?;
             rows.push(vec![name.to_owned(), scenario.description]);
         }
         print(&table(&["name", "what it is like"], &rows, &[]))

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use paceline_job::{Recipe, simulate};
+use paceline_job::{PrepareOptions, Recipe, simulate};
 
 use crate::audience::Audience;
 use crate::bar::Bar;
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
-use crate::output::{Ended, Ending};
+use crate::output::Ended;
 use crate::outputs::OutputFlags;
 use crate::summary::{Told, tell};
 
@@ -49,7 +49,8 @@ impl Simulate {
     pub fn run(&self, recipes: &[Recipe]) -> Ended {
         let scenario = self.job.scenario(&self.scenario)?;
         let job = self.job.job_with(self.strategy.as_deref())?;
-        let prepared = job.check(recipes, scenario.workers, None).map_err(Ending::Usage)?;
+        let workers = scenario.workers;
+        let prepared = job.prepare_with(PrepareOptions { workers, recipes, task: None })?;
         let bar = Bar::new(prepared.plan.samples_total, "virtual", !self.json);
         let mut read = self.job.files(&job);
         read.extend(scenario_file(&self.scenario));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use paceline_job::totals::RunTotals;
-use paceline_job::{Failure, Job, Prepared, RunResult, Target};
+use paceline_job::{Error, Job, Prepared, RunResult, Target};
 use paceline_runtime::WorkerId;
 use paceline_watch::table::{bytes, count, duration, number};
 use paceline_watch::{Facts, Report, Timeline};
@@ -31,10 +31,12 @@ pub struct Told<'a> {
 ///
 /// The page is drawn before anything is printed and its failures are told after that, so that
 /// neither is lost for the other's sake.
-pub fn tell(told: &Told, ended: Result<RunResult, Failure>, mut audience: Audience) -> Ended {
+pub fn tell(told: &Told, ended: Result<RunResult, Error>, mut audience: Audience) -> Ended {
     let mut troubles = audience.finish();
-    if let Err(Failure::Usage(sentence)) = ended {
-        return Err(Ending::Usage(sentence));
+    if let Err(error) = &ended
+        && error.is_usage()
+    {
+        return Err(Ending::Usage(error.to_string()));
     }
     let facts = facts(told, &ended, &audience);
     let page = audience.outputs.draw(&audience.report, &facts);
@@ -63,7 +65,7 @@ pub fn tell(told: &Told, ended: Result<RunResult, Failure>, mut audience: Audien
 }
 
 /// Whether the run itself was a success.
-fn outcome_of(ended: Result<RunResult, Failure>) -> Ended {
+fn outcome_of(ended: Result<RunResult, Error>) -> Ended {
     let outcome = ended?;
     if let Some(sentence) = &outcome.diverged {
         return Err(Ending::Failed(format!("{} diverged: {sentence}", outcome.strategy)));
@@ -82,7 +84,7 @@ fn summary(told: &Told, outcome: &RunResult, audience: &Audience) -> String {
     text
 }
 
-fn facts(told: &Told, ended: &Result<RunResult, Failure>, audience: &Audience) -> Facts {
+fn facts(told: &Told, ended: &Result<RunResult, Error>, audience: &Audience) -> Facts {
     let Told { job, prepared, place, .. } = told;
     let arguments = std::env::args_os().skip(1);
     let command: Vec<_> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();

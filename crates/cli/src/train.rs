@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use paceline_job::checkpoint::{Checkpoint, Saved};
 use paceline_job::threads::{ThreadOptions, train_saving};
-use paceline_job::{Job, Prepared, Recipe};
+use paceline_job::{Job, PrepareOptions, Prepared, Recipe};
 use paceline_runtime::Snapshot;
 
 use crate::audience::Audience;
@@ -92,7 +92,7 @@ impl Train {
         }
         let told = Told { job: &job, prepared: &prepared, place: "threads", json: self.json };
         tell(&told, ended, audience)?;
-        saved.error.map_or(Ok(()), |sentence| Err(Ending::Failed(sentence)))
+        saved.error.map_or(Ok(()), |error| Err(Ending::of(error)))
     }
 
     /// The one that was named, or the job file's, or the one that shows what this is about.
@@ -105,7 +105,7 @@ impl Train {
         let workers = self.speeds.workers(self.job.workers).map_err(Ending::Usage)?;
         let mut job = self.job.job_with(self.strategy())?;
         self.checkpoints.apply(&mut job, None)?;
-        let prepared = job.check(recipes, workers, None).map_err(Ending::Usage)?;
+        let prepared = job.prepare_with(PrepareOptions { workers, recipes, task: None })?;
         Ok((job, prepared, self.speeds.speeds(self.job.workers)))
     }
 
@@ -128,7 +128,8 @@ impl Train {
             speeds.clone_from(&manifest.speeds);
             speeds.truncate(workers as usize);
         }
-        let prepared = checkpoint.prepare(&job, workers, recipes, None).map_err(Ending::Usage)?;
+        let options = PrepareOptions { workers, recipes, task: None };
+        let prepared = checkpoint.prepare_with(&job, options)?;
         Ok((job, prepared, speeds))
     }
 }

@@ -7,10 +7,11 @@ use paceline_learn::Vector;
 use paceline_runtime::{Coordination, Executor, Halt, Reader, train};
 use paceline_sim::{Scenario, SimCluster, SimConfig};
 
+use crate::error::{Error, RunError, ScenarioError};
 use crate::evaluator::Evaluator;
 use crate::job::Prepared;
 use crate::observe::Observer;
-use crate::run_result::{Failure, RunResult};
+use crate::run_result::RunResult;
 
 /// A run's outcome, and the parameters it ended with.
 pub struct Simulated {
@@ -26,8 +27,8 @@ pub fn simulate(
     scenario: &Scenario,
     threads: usize,
     readers: Vec<&mut dyn Reader>,
-) -> Result<Simulated, Failure> {
-    scenario.check().map_err(Failure::Usage)?;
+) -> Result<Simulated, Error> {
+    scenario.check().map_err(ScenarioError::invalid)?;
     let (plan, coordination) =
         (Arc::new(prepared.plan.clone()), prepared.strategy().coordination());
     let cluster = SimCluster::new(
@@ -51,7 +52,7 @@ pub fn simulate(
         });
     match ended {
         Ok(()) | Err(Halt::BrokenOff) => {}
-        Err(Halt::Stuck(stuck)) => return Err(Failure::Failed(stuck.to_string())),
+        Err(Halt::Stuck(stuck)) => return Err(RunError::Stuck(stuck).into()),
     }
     // Workers behind a cut may live on for a while; the job ends when the coordinator says so.
     let seconds = observer.account.over.unwrap_or_else(|| executor.now()).as_secs_f64();

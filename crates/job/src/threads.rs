@@ -16,11 +16,12 @@ use paceline_runtime::{
 };
 
 use crate::checkpoint::{Saved, Saving, Writer};
+use crate::error::{Error, JobError, RunError};
 use crate::evaluator::Evaluator;
 use crate::job::Prepared;
 use crate::observe::Observer;
 use crate::pace;
-use crate::run_result::{Failure, RunResult};
+use crate::run_result::RunResult;
 
 /// How the threads are to behave.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,7 +49,7 @@ pub fn train(
     setting: ThreadOptions,
     stop: Arc<AtomicBool>,
     readers: Vec<&mut dyn Reader>,
-) -> Result<Trained, Failure> {
+) -> Result<Trained, Error> {
     train_saving(prepared, setting, stop, None, readers)
 }
 
@@ -59,18 +60,16 @@ pub fn train_saving(
     stop: Arc<AtomicBool>,
     saving: Option<&Saving>,
     readers: Vec<&mut dyn Reader>,
-) -> Result<Trained, Failure> {
-    pace::check_speeds(&setting.speeds).map_err(Failure::Usage)?;
+) -> Result<Trained, Error> {
+    pace::check_speeds(&setting.speeds)?;
     if prepared.workers > WORKERS_MAX {
-        return Err(Failure::Usage(format!(
-            "workers = {}: a thread for each is more than a machine bears; give at most {WORKERS_MAX}, or simulate them",
-            prepared.workers
-        )));
+        let workers = prepared.workers;
+        return Err(JobError::TooManyThreads { workers, most: WORKERS_MAX }.into());
     }
     let coordination = prepared.strategy().coordination();
     let mut prepared = prepared.clone();
     let writer = saving.map(|saving| Writer::start(saving, &prepared, &setting.speeds));
-    let writer = writer.transpose().map_err(Failure::Usage)?;
+    let writer = writer.transpose()?;
     let every_rounds = saving.and_then(|saving| saving.checkpoints.rounds);
     prepared.plan.saves = saving.map(|_| Saves { every_rounds });
     let prepared = &prepared;
@@ -98,8 +97,8 @@ pub fn train_saving(
     for worker in workers {
         match worker.join() {
             Ok(Ok(())) => {}
-            Ok(Err(sentence)) => return Err(Failure::Failed(sentence)),
-            Err(_) => return Err(Failure::Failed("a worker's thread panicked; see above".into())),
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => return Err(RunError::WorkerPanicked.into()),
         }
     }
     let seconds = started.elapsed().as_secs_f64();
@@ -113,7 +112,7 @@ pub fn train_saving(
     Ok(Trained { result, params, saved })
 }
 
-pub(crate) type Worker = JoinHandle<Result<(), String>>;
+pub(crate) type Worker = JoinHandle<Result<(), RunError>>;
 
 /// A thread on which a worker lives its whole life.
 pub(crate) fn attach(prepared: &Prepared, hub: &Arc<ThreadHub>, id: WorkerId) -> Worker {
@@ -129,7 +128,7 @@ pub(crate) fn attach(prepared: &Prepared, hub: &Arc<ThreadHub>, id: WorkerId) ->
                 &mut |_| ControlFlow::Continue(()),
             );
             match ended {
-                Err(Halt::Stuck(stuck)) => Err(format!("worker {id} could not go on: {stuck}")),
+                Err(Halt::Stuck(stuck)) => Err(RunError::WorkerStuck { worker: id, stuck }),
                 _ => Ok(()),
             }
         })

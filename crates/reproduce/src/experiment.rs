@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use paceline_job::recipes::unknown;
+use paceline_job::description::TomlError;
+use paceline_job::suggest::unknown;
 use serde::Deserialize;
 use toml::Table;
 
@@ -174,9 +175,8 @@ pub enum Kind {
 impl Experiment {
     /// Reads an experiment; the sentence names line and field.
     pub fn from_toml(from: &str, text: &str) -> Result<Experiment, String> {
-        let experiment: Experiment = toml::from_str(text).map_err(|error| {
-            format!("{from}, {}", paceline_job::job::toml_sentence(text, &error))
-        })?;
+        let experiment: Experiment = toml::from_str(text)
+            .map_err(|error| format!("{from}, {}", TomlError::new(text, &error)))?;
         experiment.check().map_err(|sentence| format!("{from}: {sentence}"))?;
         Ok(experiment)
     }
@@ -184,9 +184,9 @@ impl Experiment {
     pub fn size(&self, name: &str) -> Result<&Size, String> {
         let known = || self.sizes.keys().map(String::as_str);
         let names = known().collect::<Vec<_>>().join(", ");
-        self.sizes
-            .get(name)
-            .ok_or_else(|| unknown("size", name, known(), &format!("{} has: {names}", self.name)))
+        let advice = format!("{} has: {names}", self.name);
+        let size = self.sizes.get(name);
+        size.ok_or_else(|| unknown("size", name, known(), &advice).to_string())
     }
 
     fn check(&self) -> Result<(), String> {
@@ -194,13 +194,13 @@ impl Experiment {
             for recipe in &group.recipes {
                 let known = self.recipes.keys().map(String::as_str);
                 self.recipes.get(recipe).ok_or_else(|| {
-                    unknown("recipe", recipe, known, "give it a [recipe.\"...\"]")
+                    unknown("recipe", recipe, known, "give it a [recipe.\"...\"]").to_string()
                 })?;
             }
             for cluster in group.clusters.iter().chain(&group.tuned_on) {
                 let known = self.clusters.keys().map(String::as_str);
                 self.clusters.get(cluster).ok_or_else(|| {
-                    unknown("cluster", cluster, known, "give it a [cluster.\"...\"]")
+                    unknown("cluster", cluster, known, "give it a [cluster.\"...\"]").to_string()
                 })?;
             }
             if group.best.is_some() && group.rates.is_empty() {
@@ -218,7 +218,9 @@ impl Experiment {
             for left_out in size.without.iter().chain(size.clusters.keys()) {
                 if !known().any(|known| known == left_out) {
                     let otherwise = format!("size.{name} names recipes and clusters of this file");
-                    return Err(unknown("recipe or cluster", left_out, known(), &otherwise));
+                    return Err(
+                        unknown("recipe or cluster", left_out, known(), &otherwise).to_string()
+                    );
                 }
             }
         }

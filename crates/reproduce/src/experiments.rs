@@ -1,7 +1,7 @@
 //! Experiments by name, and those that users write themselves.
 
-use paceline_job::job::read_description;
-use paceline_job::recipes::unknown;
+use paceline_job::description::read_description;
+use paceline_job::suggest::unknown;
 
 use crate::experiment::Experiment;
 
@@ -18,7 +18,8 @@ pub const ALL: [(&str, &str); 5] = [
 pub fn load(name_or_path: &str) -> Result<Experiment, String> {
     let is_path = name_or_path.ends_with(".toml") || name_or_path.contains(['/', '\\']);
     if is_path {
-        let text = read_description("experiment", name_or_path)?;
+        let text =
+            read_description("experiment", name_or_path).map_err(|error| error.to_string())?;
         return Experiment::from_toml(name_or_path, &text);
     }
     let found = ALL.iter().find(|(known, _)| *known == name_or_path);
@@ -26,6 +27,7 @@ pub fn load(name_or_path: &str) -> Result<Experiment, String> {
         let names = ALL.map(|(known, _)| known).join(", ");
         let otherwise = format!("there are {names}, all, and paths to .toml files");
         unknown("experiment", name_or_path, ALL.iter().map(|(known, _)| *known), &otherwise)
+            .to_string()
     })?;
     Experiment::from_toml(name, text)
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use paceline_job::{Failure, Job, Prepared, Recipe, Task, Training, simulate};
+use paceline_job::{Error, Job, PrepareOptions, Prepared, Recipe, Task, Training, simulate};
 use paceline_runtime::cluster::{Entry, Tail};
 use paceline_runtime::codec::Payload;
 use paceline_runtime::{Line, Reader, Record};
@@ -37,8 +37,32 @@ pub struct Performance<'a> {
     pub progress: &'a dyn Progress,
 }
 
+/// Why the runs of an experiment could not be started or kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PerformError {
+    #[error("{run}: {error}")]
+    Job { run: String, error: Error },
+    #[error("{run}: {problem}")]
+    Cluster { run: String, problem: String },
+    /// A text of the store, which has no error type yet.
+    #[error("{0}")]
+    Store(String),
+}
+
+impl PerformError {
+    /// Whether the experiment is invalid, as opposed to a valid one that failed.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, PerformError::Store(_))
+    }
+}
+
 /// Runs all; gives what came of those that ended, known ones included.
-pub fn perform(runs: &Runs, setting: &Performance, store: &mut Store) -> Result<Results, Failure> {
+pub fn perform(
+    runs: &Runs,
+    setting: &Performance,
+    store: &mut Store,
+) -> Result<Results, PerformError> {
     let tasks = Tasks::default();
     let runs = &paced(runs, setting.pace.as_ref());
     let candidates: Vec<Run> =
@@ -151,7 +175,7 @@ fn best_rate(tuning: &Tuning, results: &[Measurement]) -> Option<f32> {
 struct Tasks(Mutex<BTreeMap<String, Task>>);
 
 impl Tasks {
-    fn of(&self, job: &Job) -> Result<Task, String> {
+    fn of(&self, job: &Job) -> Result<Task, Error> {
         let name = format!(
             "{} {} {:?} {:?} {:?} {}",
             // Some data are made up or changed by chance.
@@ -224,7 +248,7 @@ impl Work<'_> {
         task.map_or(0, |task| (run.job.epochs * task.train.len() as f64) as u64)
     }
 
-    fn run_all(&mut self, runs: &[Run], later: u64) -> Result<Vec<Measurement>, Failure> {
+    fn run_all(&mut self, runs: &[Run], later: u64) -> Result<Vec<Measurement>, PerformError> {
         let mut results = Vec::new();
         let mut alike: Vec<Alike> = Vec::new();
         let mut by_training: BTreeMap<String, usize> = BTreeMap::new();
@@ -272,17 +296,19 @@ impl Work<'_> {
         let done = done.into_inner().expect("nobody panics here");
         let (results, failures, full) = (done.results, done.failures, done.full);
         self.failures.extend(failures);
-        full.map_or(Ok(results), |sentence| Err(Failure::Failed(sentence)))
+        full.map_or(Ok(results), |sentence| Err(PerformError::Store(sentence)))
     }
 
-    fn prepare(&self, run: &Run) -> Result<Ready, Failure> {
-        let told = |sentence: String| Failure::Usage(format!("{}: {sentence}", run.name));
+    fn prepare(&self, run: &Run) -> Result<Ready, PerformError> {
+        let told = |error: Error| PerformError::Job { run: run.name.clone(), error };
         let task = self.tasks.of(&run.job).map_err(told)?;
-        let workers = run.scenario.workers;
-        let mut prepared =
-            run.job.check(self.setting.recipes, workers, Some(task)).map_err(told)?;
+        let (workers, recipes) = (run.scenario.workers, self.setting.recipes);
+        let options = PrepareOptions { workers, recipes, task: Some(task) };
+        let mut prepared = run.job.prepare_with(options).map_err(told)?;
         prepared.ends_at_target = run.until_target;
-        let scenario = with_bandwidth(run, &prepared).map_err(told)?;
+        let scenario = with_bandwidth(run, &prepared);
+        let scenario =
+            scenario.map_err(|problem| PerformError::Cluster { run: run.name.clone(), problem })?;
         Ok(Ready { run: run.clone(), scenario, prepared })
     }
 }
@@ -361,8 +387,8 @@ fn run_alike(alike: Alike, setting: &Performance, done: &dyn Fn(Result<Measureme
                     training = Some(Arc::new(recorded));
                 }
             }
-            Err(Failure::Usage(sentence) | Failure::Failed(sentence)) => {
-                done(Err(format!("{}, seed {}: {sentence}", run.name, run.job.seed)));
+            Err(error) => {
+                done(Err(format!("{}, seed {}: {error}", run.name, run.job.seed)));
             }
         }
     }

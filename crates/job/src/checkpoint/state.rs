@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::files::{PARAMS, Tensors};
+use crate::error::FileProblem;
 
 /// The name of a vector; an empty one has an empty name.
 type Name = String;
@@ -178,23 +179,23 @@ fn floats(value: &Value) -> Option<Vector> {
 }
 
 /// Takes vectors by name.
-pub type Find<'a> = &'a dyn Fn(&str) -> Result<Arc<Vector>, String>;
+pub type Find<'a> = &'a dyn Fn(&str) -> Result<Arc<Vector>, FileProblem>;
 
 impl State {
     /// Puts the snapshot together again.
-    pub fn join(&self, find: Find<'_>) -> Result<Snapshot, String> {
+    pub fn join(&self, find: Find<'_>) -> Result<Snapshot, FileProblem> {
         let mut memory = self.memory.clone();
         lower(&mut memory, find)?;
-        let memory = serde_json::to_vec(&memory).map_err(|error| error.to_string())?;
+        let memory = serde_json::to_vec(&memory)?;
         let mut portions = BTreeMap::new();
         for member in &self.members {
             portions.insert(member.worker, member.join(memory.clone(), find)?);
         }
         if portions.is_empty() {
-            return Err("it has no members".into());
+            return Err(FileProblem::NoMembers);
         }
         let center = self.center.as_ref().map(|center| {
-            Ok::<_, String>(Published {
+            Ok::<_, FileProblem>(Published {
                 params: find(&center.params)?,
                 optimizer: center.optimizer.join(find)?,
                 version: center.version,
@@ -206,9 +207,9 @@ impl State {
 }
 
 impl Member {
-    fn join(&self, memory: Vec<u8>, find: Find<'_>) -> Result<WorkerSnapshot, String> {
+    fn join(&self, memory: Vec<u8>, find: Find<'_>) -> Result<WorkerSnapshot, FileProblem> {
         let summed = self.summed.as_ref().map(|exchange| {
-            Ok::<_, String>(FinishedSum {
+            Ok::<_, FileProblem>(FinishedSum {
                 sum: Arc::new(Sum::new((*find(&exchange.vector)?).clone(), exchange.tails.clone())),
                 number: exchange.number,
                 bytes: exchange.bytes,
@@ -239,15 +240,15 @@ impl Member {
 }
 
 impl Slots {
-    fn join(&self, find: Find<'_>) -> Result<Arc<OptimizerState>, String> {
+    fn join(&self, find: Find<'_>) -> Result<Arc<OptimizerState>, FileProblem> {
         let slot = |name: &Name| find(name).map(|slot| (*slot).clone());
-        let slots: Result<Vec<Vector>, String> = self.slots.iter().map(slot).collect();
+        let slots: Result<Vec<Vector>, FileProblem> = self.slots.iter().map(slot).collect();
         Ok(Arc::new(OptimizerState { slots: slots?, steps: self.steps }))
     }
 }
 
 /// The reverse of [`Vectors::lift`].
-fn lower(value: &mut Value, find: Find<'_>) -> Result<(), String> {
+fn lower(value: &mut Value, find: Find<'_>) -> Result<(), FileProblem> {
     if let Some(name) = value.get(TENSOR).and_then(Value::as_str) {
         *value = find(name)?.iter().map(|x| Value::from(*x)).collect();
         return Ok(());

@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 use paceline_runtime::{Snapshot, Spans};
 
 use super::files::{self, STATE, WEIGHTS};
-use super::{Checkpoints, Folder, Manifest, state};
+use super::{Added, Checkpoints, Folder, Manifest, state};
+use crate::error::{CheckpointError, WriteProblem};
 use crate::job::{Job, Prepared};
 
 /// How a run on threads saves what it has.
@@ -26,12 +27,12 @@ pub struct Saving {
 }
 
 /// What came of saving.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Saved {
     /// The newest checkpoint.
     pub newest: Option<PathBuf>,
     /// Why the last one could not be written.
-    pub error: Option<String>,
+    pub error: Option<CheckpointError>,
 }
 
 pub(crate) struct Writer {
@@ -45,7 +46,11 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn start(saving: &Saving, prepared: &Prepared, speeds: &[f64]) -> Result<Writer, String> {
+    pub fn start(
+        saving: &Saving,
+        prepared: &Prepared,
+        speeds: &[f64],
+    ) -> Result<Writer, CheckpointError> {
         let Checkpoints { folder, keep, .. } = &saving.checkpoints;
         let folder = Folder::open(Path::new(folder), *keep, saving.from.as_deref())?;
         let blank = Manifest {
@@ -111,7 +116,7 @@ impl Writer {
         drop(self.snapshots);
         self.thread.join().unwrap_or_else(|_| Saved {
             newest: None,
-            error: Some("the thread that writes checkpoints panicked; see above".into()),
+            error: Some(CheckpointError::WriterPanicked),
         })
     }
 }
@@ -131,21 +136,26 @@ fn write_all(
         }
         let round = snapshot.round();
         match folder.add(round, |dir| write(dir, blank, &snapshot)) {
-            Ok(place) => saved = Saved { newest: Some(place), error: None },
+            Ok(Added { path, not_deleted }) => {
+                if let Some(error) = not_deleted {
+                    say(&error.to_string());
+                }
+                saved = Saved { newest: Some(path), error: None };
+            }
             Err(error) => {
-                let dir = folder.path().display();
-                let sentence = format!("no checkpoint of round {round} in {dir}: {error}");
-                say(&sentence);
-                saved.error = Some(sentence);
+                let (folder, problem) = (folder.path().to_owned(), Box::new(error));
+                let error = CheckpointError::NotWritten { round, folder, problem };
+                say(&error.to_string());
+                saved.error = Some(error);
             }
         }
     }
     saved
 }
 
-fn write(dir: &Path, blank: &Manifest, snapshot: &Snapshot) -> Result<(), String> {
+fn write(dir: &Path, blank: &Manifest, snapshot: &Snapshot) -> Result<(), CheckpointError> {
     if !snapshot.is_finite() {
-        return Err("its parameters are not finite".into());
+        return Err(WriteProblem::ParamsNotFinite.into());
     }
     let params = snapshot.params();
     let (state, mut tensors) = state::divide(snapshot, &params);
@@ -163,5 +173,5 @@ fn write(dir: &Path, blank: &Manifest, snapshot: &Snapshot) -> Result<(), String
         state,
         ..blank.clone()
     };
-    files::write_manifest(dir, &manifest)
+    Ok(files::write_manifest(dir, &manifest)?)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_job::recipes::unknown;
+use paceline_job::suggest::unknown;
 use paceline_learn::Rescale;
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Scope};
 
@@ -92,7 +92,7 @@ impl Checker {
 
     pub fn no_run(&self, run: &str) -> String {
         let otherwise = "runs are called recipe@cluster, or recipe/rate@cluster";
-        unknown("run", run, self.made_up.names(), otherwise)
+        unknown("run", run, self.made_up.names(), otherwise).to_string()
     }
 }
 
