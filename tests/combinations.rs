@@ -79,7 +79,10 @@ fn every_combination_runs_or_is_refused_in_one_sentence() {
                                     ran += 1;
                                 }
                                 Err(sentence) => {
-                                    assert!(is_a_sentence(&sentence.to_string()), "{sentence:?}: {choices:?}");
+                                    assert!(
+                                        is_a_sentence(&sentence.to_string()),
+                                        "{sentence:?}: {choices:?}"
+                                    );
                                     refused += 1;
                                 }
                             }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use paceline::learn::{Noise, Quadratic};
 use paceline::runtime::{Line, Reader, Record};
 use paceline::sim::scenario::{Crash, Rack, RingModel, Size};
-use paceline::{
-    Failure, Job, PrepareOptions, Prepared, RunResult, Scenario, Task, recipes, simulate,
-};
+use paceline::{Job, PrepareOptions, Prepared, RunResult, Scenario, Task, recipes, simulate};
 use paceline_watch::Timeline;
 
 fn prepare(strategy: &str, workers: u32) -> Prepared {
