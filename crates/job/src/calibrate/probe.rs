@@ -146,7 +146,7 @@ fn sums(prepared: &Prepared, members: u32, lengths: &[usize], turns: usize) -> V
     took.chunks(lengths.len()).map(<[f64]>::to_vec).collect()
 }
 
-/// What each size took, over all turns.
+/// The timings of each size over all turns.
 fn points(sizes: &[u64], turns: &[Vec<f64>]) -> Vec<Point> {
     let point = |(i, size): (usize, &u64)| {
         let seconds = Spread::of(turns.iter().map(|turn| turn[i]).collect());
@@ -155,7 +155,7 @@ fn points(sizes: &[u64], turns: &[Vec<f64>]) -> Vec<Point> {
     sizes.iter().enumerate().map(point).collect()
 }
 
-/// A thread for each worker; gives what they come to, in order.
+/// Runs `work` for all workers at once, each on a thread; returns the results in order.
 fn all_at_once<T: Send>(workers: &[WorkerId], work: impl Fn(WorkerId) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let start = |id: &WorkerId| {
