@@ -187,12 +187,13 @@ impl Choices {
 
     fn check_period(&self) -> Result<(), ChoicesError> {
         let with = self.strategy.name();
+        let is_constant = matches!(self.period, Period::Constant { .. });
         match self.strategy {
             StrategyKind::PeriodicAverage => {}
+            StrategyKind::GossipPull | StrategyKind::GossipPush | StrategyKind::ElasticAverage
+                if is_constant => {}
             StrategyKind::GossipPull | StrategyKind::GossipPush | StrategyKind::ElasticAverage => {
-                if !matches!(self.period, Period::Constant { .. }) {
-                    return Err(ChoicesError::PeriodNotConstant { with });
-                }
+                return Err(ChoicesError::PeriodNotConstant { with });
             }
             _ if self.period != every_step() => return Err(ChoicesError::NoPeriod { with }),
             _ => {}

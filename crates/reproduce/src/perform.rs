@@ -42,7 +42,7 @@ pub struct Performance<'a> {
 #[non_exhaustive]
 pub enum PerformError {
     #[error("{run}: {error}")]
-    Job { run: String, error: Error },
+    Job { run: String, error: Box<Error> },
     #[error("{run}: {problem}")]
     Cluster { run: String, problem: String },
     /// A text of the store, which has no error type yet.
@@ -300,7 +300,8 @@ impl Work<'_> {
     }
 
     fn prepare(&self, run: &Run) -> Result<Ready, PerformError> {
-        let told = |error: Error| PerformError::Job { run: run.name.clone(), error };
+        let told =
+            |error: Error| PerformError::Job { run: run.name.clone(), error: Box::new(error) };
         let task = self.tasks.of(&run.job).map_err(told)?;
         let (workers, recipes) = (run.scenario.workers, self.setting.recipes);
         let options = PrepareOptions { workers, recipes, task: Some(task) };

@@ -114,10 +114,8 @@ impl Writer {
             let _ = self.snapshots.send(snapshot);
         }
         drop(self.snapshots);
-        self.thread.join().unwrap_or_else(|_| Saved {
-            newest: None,
-            error: Some(CheckpointError::WriterPanicked),
-        })
+        let panicked = Saved { newest: None, error: Some(CheckpointError::WriterPanicked) };
+        self.thread.join().unwrap_or(panicked)
     }
 }
 
