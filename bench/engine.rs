@@ -26,7 +26,9 @@ use std::sync::Arc;
 use clock::{Spread, Stopwatch};
 use paceline::learn::{Noise, Quadratic};
 use paceline::sim::scenario::RingModel;
-use paceline::{Choices, Job, Prepared, Scenario, StrategyKind, Task, recipes, simulate};
+use paceline::{
+    Choices, Job, PrepareOptions, Prepared, Scenario, SimulateOptions, StrategyKind, Task, simulate,
+};
 
 const USAGE: &str =
     "usage: cargo bench --bench engine -- [--against EXECUTABLE | --rows | --row NAME]";
@@ -125,7 +127,9 @@ impl Row {
         let mut scenario = Scenario { workers: self.workers, ..Scenario::default() };
         scenario.network.sums = self.sums;
         let stopwatch = Stopwatch::start();
-        let result = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").result;
+        let result = simulate(&prepared, &scenario, SimulateOptions::default())
+            .expect("the run ends")
+            .result;
         let seconds = stopwatch.stop();
         assert_eq!(result.samples, prepared.plan.samples_total);
         seconds
@@ -142,7 +146,8 @@ impl Row {
             learning_rate: Some(0.01),
             ..Job::default()
         };
-        job.check(&recipes(), self.workers, Some(task)).expect("the job is valid")
+        job.prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(self.workers) })
+            .expect("the job is valid")
     }
 }
 

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use paceline::{
-    Batch, Dataset, Dice, Gradient, Job, Model, Score, Scratch, Task, Vector, recipes, scenarios,
-    simulate,
+    Batch, Dataset, Dice, Gradient, Job, Model, PrepareOptions, Score, Scratch, SimulateOptions,
+    Task, Vector, scenarios, simulate,
 };
 
-fn main() -> Result<(), String> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let task = Task {
         model: Arc::new(Conic),
         train: Arc::new(Plane { points: 4_000, seed: 1 }),
@@ -26,9 +26,12 @@ fn main() -> Result<(), String> {
             target_accuracy: Some(0.95),
             ..Job::default()
         };
-        let prepared = job.check(&recipes(), cluster.workers, Some(task.clone()))?;
-        let run =
-            simulate(&prepared, &cluster, 1, vec![]).map_err(|failure| failure.to_string())?;
+        let prepared = job.prepare_with(PrepareOptions {
+            task: Some(task.clone()),
+            ..PrepareOptions::new(cluster.workers)
+        })?;
+        let run = simulate(&prepared, &cluster, SimulateOptions::default())
+            .map_err(|failure| failure.to_string())?;
         let result = run.result;
         println!(
             "{strategy:<7} {:.2} s, accuracy {:.1} %, 95 % after {:.2} s, {} samples lost",

@@ -3,13 +3,11 @@
 //! `cargo run --release --example own_net`
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use paceline::job::threads::{ThreadOptions, train};
 use paceline::learn::{Dataset, Extent, Net, patterns};
-use paceline::{Job, Task, recipes};
+use paceline::{Job, PrepareOptions, Task, TrainOptions, train};
 
-fn main() -> Result<(), String> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let extent = Extent { height: 16, width: 16, channels: 1 };
     let (images, test) = (patterns(2_000, extent, 4, 1), patterns(500, extent, 4, 2));
     let net = Net::new(extent)
@@ -23,10 +21,10 @@ fn main() -> Result<(), String> {
     let task = Task { model: Arc::new(net), train: Arc::new(images), test: Arc::new(test) };
 
     let job = Job { strategy: "dbs".into(), epochs: 2.0, ..Job::default() };
-    let prepared = job.check(&recipes(), 4, Some(task))?;
-    let options = ThreadOptions { speeds: vec![4.0, 4.0, 2.0, 1.0], pace: None };
-    let trained = train(&prepared, options, Arc::new(AtomicBool::new(false)), vec![])
-        .map_err(|failure| failure.to_string())?;
+    let prepared =
+        job.prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(4) })?;
+    let options = TrainOptions { speeds: vec![4.0, 4.0, 2.0, 1.0], ..TrainOptions::default() };
+    let trained = train(&prepared, options)?;
 
     let result = trained.result;
     println!(

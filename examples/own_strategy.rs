@@ -84,21 +84,25 @@ impl Hybrid {
 mod tests {
     use paceline::sim::checkers::ReplicasAgree;
     use paceline::sim::scenario::{Crash, Join};
-    use paceline::{Dice, Job, Scenario, simulate};
+    use paceline::{Dice, Job, PrepareOptions, Prepared, Scenario, SimulateOptions, simulate};
 
     use super::*;
 
-    fn job(seed: u64) -> Job {
+    fn prepare(seed: u64, workers: u32) -> Prepared {
         let (model, data) = ("softmax".into(), "blobs".into());
-        Job { strategy: "hybrid".into(), model, data, epochs: 4.0, seed, ..Job::default() }
+        let job =
+            Job { strategy: "hybrid".into(), model, data, epochs: 4.0, seed, ..Job::default() };
+        let options = PrepareOptions { recipes: &[hybrid()], ..PrepareOptions::new(workers) };
+        job.prepare_with(options).expect("the job is valid")
     }
 
     #[test]
     fn hybrid_learns() {
         let cluster = Scenario::default();
-        let prepared = job(1).check(&[hybrid()], cluster.workers, None).expect("the job is valid");
+        let prepared = prepare(1, cluster.workers);
 
-        let result = simulate(&prepared, &cluster, 1, vec![]).expect("it ends").result;
+        let result =
+            simulate(&prepared, &cluster, SimulateOptions::default()).expect("it ends").result;
 
         assert!(result.accuracy > 0.9, "{result:?}");
     }
@@ -116,11 +120,15 @@ mod tests {
                 joins: vec![Join { at: dice.between(0.0, 0.2), workers: 1 }],
                 ..Scenario::default()
             };
-            let mut prepared = job(seed).check(&[hybrid()], 4, None).expect("the job is valid");
+            let mut prepared = prepare(seed, 4);
             prepared.plan.fingerprints = true;
             let mut replicas_agree = ReplicasAgree::default();
 
-            let run = simulate(&prepared, &cluster, 1, vec![&mut replicas_agree]);
+            let run = simulate(
+                &prepared,
+                &cluster,
+                SimulateOptions { readers: vec![&mut replicas_agree], ..Default::default() },
+            );
 
             let result = run.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")).result;
             let ledger = (result.ledger.lost, result.ledger.repeated);

@@ -1,28 +1,42 @@
 //! Distributed SGD for clusters that are uneven, unsteady and poorly connected.
 //!
-//! A [`Job`] says what is to be learned and how, a [`Scenario`] what the cluster is like; [`simulate()`] tells what
-//! comes of it, with real gradients in virtual time.
+//! A [`Job`] says what to train and how, a [`Scenario`] what the cluster is like. [`simulate()`] runs the job on a simulated
+//! cluster, with real gradients in virtual time; [`train()`] runs it on threads of this process.
 //!
 //! ```
-//! use paceline::{Job, recipes, scenarios, simulate};
+//! use paceline::{Job, SimulateOptions, scenarios, simulate};
 //!
 //! let job = Job { strategy: "lb-bsp".into(), epochs: 3.0, target_loss: Some(1.0), ..Job::default() };
 //! let cluster = scenarios::named("stragglers")?;
-//! let prepared = job.check(&recipes(), cluster.workers, None)?;
+//! let prepared = job.prepare(cluster.workers)?;
 //!
-//! let outcome = simulate(&prepared, &cluster, 1, vec![]).map_err(|failure| failure.to_string())?.result;
+//! let result = simulate(&prepared, &cluster, SimulateOptions::default())?.result;
 //!
-//! assert_eq!(outcome.samples, 3 * 1437);
-//! assert_eq!((outcome.ledger.lost, outcome.ledger.repeated), (0, 0));
-//! assert!(outcome.time_to_target_seconds.is_some());
-//! # Ok::<(), String>(())
+//! assert_eq!(result.samples, 3 * 1437);
+//! assert_eq!((result.ledger.lost, result.ledger.repeated), (0, 0));
+//! assert!(result.time_to_target_seconds.is_some());
+//! # Ok::<(), paceline::Error>(())
 //! ```
 //!
-//! A training algorithm of one's own is a [`Strategy`]; [`Recipe::own`] puts it into the table beside ours, and
-//! [`main_with`] gives it the whole command line.
+//! The same job on four threads, of which two are emulated to be half as fast:
 //!
-//! The rooms of the house are here as well, whole: [`learn`], [`runtime`], [`strategies`], [`sim`],
-//! [`data`] and [`job`].
+//! ```
+//! use paceline::{Job, TrainOptions, train};
+//!
+//! let job = Job { strategy: "dbs".into(), epochs: 1.0, ..Job::default() };
+//! let options = TrainOptions { speeds: vec![2.0, 2.0, 1.0, 1.0], ..TrainOptions::default() };
+//!
+//! let trained = train(&job.prepare(4)?, options)?;
+//!
+//! assert_eq!(trained.result.samples, 1437);
+//! assert!(trained.params.is_some() && trained.replicas.len() == 4);
+//! # Ok::<(), paceline::Error>(())
+//! ```
+//!
+//! Your own training algorithm is a [`Strategy`]; [`Recipe::own`] adds it to the table of recipes. With the feature `cli`, which
+//! is on by default, `main_with` gives it the whole command line.
+//!
+//! The crates behind this one are re-exported as they are: [`learn`], [`runtime`], [`strategies`], [`sim`], [`data`] and [`job`].
 
 pub use paceline_data as data;
 pub use paceline_job as job;
@@ -32,8 +46,8 @@ pub use paceline_sim as sim;
 pub use paceline_strategies as strategies;
 
 pub use paceline_job::{
-    Choices, Failure, Job, Prepared, Recipe, RunResult, Simulated, StrategyKind, Target, Task,
-    recipes, scenarios, simulate,
+    Choices, Error, Job, PrepareOptions, Prepared, Recipe, RunResult, SimulateOptions, Simulated,
+    StrategyKind, Target, Task, TrainOptions, Trained, recipes, scenarios, simulate, train,
 };
 pub use paceline_learn::{
     Batch, Dataset, Dice, Gradient, Model, Optimizer, Rescale, Rule, Schedule, Score, Scratch,
@@ -45,7 +59,7 @@ pub use paceline_runtime::{
 };
 pub use paceline_sim::Scenario;
 
-/// The whole command line, with strategies of one's own beside ours.
+/// The whole command line, with your own strategies beside the built-in ones.
 #[cfg(feature = "cli")]
 pub fn main_with(own: impl IntoIterator<Item = Recipe>) -> std::process::ExitCode {
     paceline_cli::main_with(own.into_iter().collect())

@@ -1,6 +1,6 @@
 //! The running statistics of batch norm are part of each replica, but no optimizer step changes them.
 
-use paceline::{Job, Line, Reader, Record, Scenario, recipes, simulate};
+use paceline::{Job, Line, Reader, Record, Scenario, SimulateOptions, simulate};
 
 /// A learning rate at which parameters practically stay, while statistics follow the samples.
 const TINY_RATE: f32 = 1e-12;
@@ -30,10 +30,11 @@ impl Reader for Variances {
 fn an_outer_step_does_not_extrapolate_statistics() {
     let job = job("outer = { kind = \"diloco\", rate = 1e-6, momentum = 0.9 }\n\
          period = { kind = \"constant\", steps = 4 }");
-    let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
+    let prepared = job.prepare(4).expect("the job is valid");
     let before = prepared.plan.initial[prepared.plan.layout.params..].to_vec();
 
-    let simulated = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends");
+    let simulated =
+        simulate(&prepared, &Scenario::default(), SimulateOptions::default()).expect("it ends");
 
     let after = simulated.params.expect("there are params")[prepared.plan.layout.params..].to_vec();
     let moved = before.iter().zip(&after).filter(|(a, b)| (*a - *b).abs() > 0.01).count();
@@ -48,10 +49,15 @@ fn an_outer_step_does_not_extrapolate_statistics() {
 #[test]
 fn the_variance_that_adapts_a_period_excludes_buffers() {
     let job = job("period = { kind = \"adaptive\", steps_first = 2 }");
-    let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
+    let prepared = job.prepare(4).expect("the job is valid");
     let mut seen = Variances::default();
 
-    simulate(&prepared, &Scenario::default(), 1, vec![&mut seen]).expect("it ends");
+    simulate(
+        &prepared,
+        &Scenario::default(),
+        SimulateOptions { readers: vec![&mut seen], ..Default::default() },
+    )
+    .expect("it ends");
 
     assert!(!seen.0.is_empty());
     assert!(seen.0.iter().all(|variance| *variance < 1e-6), "{:?}", seen.0);

@@ -5,7 +5,7 @@
 
 use paceline::learn::Path;
 use paceline::sim::scenario::{Crash, Join, Leave};
-use paceline::{Job, Scenario, recipes, simulate};
+use paceline::{Job, Scenario, SimulateOptions, recipes, simulate};
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/history.txt");
 
@@ -52,6 +52,9 @@ fn hash(strategy: &str, seed: u64, threads: usize) -> String {
         kernels: Some(Path::Portable),
         ..Job::default()
     };
-    let prepared = job.check(&recipes(), scenario.workers, None).expect("the job is valid");
-    simulate(&prepared, &scenario, threads, vec![]).expect("the run ends").result.journal_hash
+    let prepared = job.prepare(scenario.workers).expect("the job is valid");
+    simulate(&prepared, &scenario, SimulateOptions { threads, ..Default::default() })
+        .expect("the run ends")
+        .result
+        .journal_hash
 }

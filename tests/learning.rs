@@ -1,12 +1,14 @@
 //! Every recipe learns, without faults and with workers that crash and come back.
 
-use paceline::{Job, RunResult, recipes, scenarios, simulate};
+use paceline::{Job, RunResult, SimulateOptions, recipes, scenarios, simulate};
 
 fn outcome(strategy: &str, scenario: &str) -> RunResult {
     let cluster = scenarios::named(scenario).expect("the scenario exists");
     let job = Job { strategy: strategy.into(), epochs: 30.0, ..Job::default() };
-    let prepared = job.check(&recipes(), cluster.workers, None).expect("the job is valid");
-    simulate(&prepared, &cluster, 2, vec![]).expect("the run ends").result
+    let prepared = job.prepare(cluster.workers).expect("the job is valid");
+    simulate(&prepared, &cluster, SimulateOptions { threads: 2, ..Default::default() })
+        .expect("the run ends")
+        .result
 }
 
 #[test]

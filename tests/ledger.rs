@@ -7,7 +7,7 @@ use paceline::runtime::coordination::{Lease, Order};
 use paceline::runtime::edge::{Action, Cluster, Event, News, Output};
 use paceline::runtime::{Executor, SampleTally, Spans, Tally, WorkerId, train};
 use paceline::sim::{SimCluster, SimConfig};
-use paceline::{Job, Line, Record, Scenario, recipes};
+use paceline::{Job, Line, Record, Scenario};
 
 /// A cluster that leases one range a second time instead of the next one.
 struct DealsTwice {
@@ -51,7 +51,7 @@ impl Cluster for DealsTwice {
 /// The tally of a gossip run on digits, with a correct or a broken ledger.
 fn tally(broken: bool) -> Tally {
     let job = Job { strategy: "gossip-pull".into(), epochs: 0.5, ..Job::default() };
-    let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
+    let prepared = job.prepare(4).expect("the job is valid");
     let plan = Arc::new(prepared.plan.clone());
     let options = SimConfig {
         seed: plan.seed,

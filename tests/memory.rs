@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use paceline::{Job, Scenario, recipes, simulate};
+use paceline::{Job, Scenario, SimulateOptions, simulate};
 
 /// The bytes in use, and their maximum so far.
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -38,12 +38,13 @@ fn vectors(strategy: &str, workers: u32) -> f64 {
         2 * workers
     );
     let job = Job::from_toml(&text).expect("the job is valid TOML");
-    let prepared = job.check(&recipes(), workers, None).expect("the job is valid");
+    let prepared = job.prepare(workers).expect("the job is valid");
     let scenario = Scenario { workers, ..Scenario::default() };
     let before = NOW.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);
 
-    simulate(&prepared, &scenario, 1, vec![]).unwrap_or_else(|_| panic!("the run ends"));
+    simulate(&prepared, &scenario, SimulateOptions::default())
+        .unwrap_or_else(|_| panic!("the run ends"));
 
     let used = MOST.load(Ordering::Relaxed) - before;
     used as f64 / (4 * prepared.plan.initial.len()) as f64

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use paceline::job::threads::{ThreadOptions, Trained, train};
 use paceline::learn::{Batch, Gradient, Model, Noise, Quadratic, Score, Scratch};
 use paceline::runtime::journal::fingerprint;
 use paceline::runtime::{Replay, WorkerId};
-use paceline::{Job, Line, Prepared, Reader, Record, Scenario, Task, recipes, simulate};
+use paceline::{
+    Job, Line, PrepareOptions, Prepared, Reader, Record, Scenario, SimulateOptions, Task,
+    TrainOptions, Trained, simulate, train,
+};
 
 fn job(strategy: &str) -> Prepared {
     let job = Job { strategy: strategy.into(), epochs: 2.0, seed: 5, ..Job::default() };
-    job.check(&recipes(), 4, None).expect("the job is valid")
+    job.prepare(4).expect("the job is valid")
 }
 
 /// A very uneven cluster, which must not change the result of recipes that read no clock.
@@ -24,8 +26,8 @@ fn uneven() -> Scenario {
 }
 
 fn on_threads(prepared: &Prepared, speeds: &[f64], readers: Vec<&mut dyn Reader>) -> Trained {
-    let options = ThreadOptions { speeds: speeds.to_vec(), pace: None };
-    let trained = train(prepared, options, Arc::new(AtomicBool::new(false)), readers);
+    let options = TrainOptions { speeds: speeds.to_vec(), readers, ..TrainOptions::default() };
+    let trained = train(prepared, options);
     let trained = trained.expect("training on threads ends");
     let ledger = trained.result.ledger;
     assert_eq!((ledger.done, ledger.lost, ledger.repeated), (prepared.plan.samples_total, 0, 0));
@@ -38,7 +40,9 @@ fn recipes_that_read_no_clock_end_with_the_same_bits_simulated_and_on_threads() 
         let prepared = job(name);
         let real = on_threads(&prepared, &[], vec![]).params.expect("there are params");
 
-        let simulated = simulate(&prepared, &uneven(), 2, vec![]).expect("it ends");
+        let simulated =
+            simulate(&prepared, &uneven(), SimulateOptions { threads: 2, ..Default::default() })
+                .expect("it ends");
 
         let simulated = simulated.params.expect("there are params");
         assert_eq!(fingerprint(&real), fingerprint(&simulated), "{name}");
@@ -68,11 +72,16 @@ fn every_epoch_gets_the_same_score_simulated_and_on_threads() {
             batch: Some(4),
             ..Job::default()
         };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
+        let prepared = job.prepare(4).expect("the job is valid");
         let (mut real, mut simulated) = (Scores::default(), Scores::default());
 
         on_threads(&prepared, &[], vec![&mut real]);
-        simulate(&prepared, &uneven(), 2, vec![&mut simulated]).expect("it ends");
+        simulate(
+            &prepared,
+            &uneven(),
+            SimulateOptions { threads: 2, readers: vec![&mut simulated] },
+        )
+        .expect("it ends");
 
         assert_eq!(real.0, simulated.0, "{name}");
         let samples: Vec<u64> = real.0.iter().map(|(samples, ..)| *samples).collect();
@@ -107,7 +116,8 @@ fn recipes_that_read_the_clock_end_with_the_same_bits_when_its_readings_are_repl
         let mut rounds = recorder.0.entries.keys().map(|(_, round)| *round);
         assert!(rounds.any(|round| !even(round)), "{name}: speeds made no difference");
         let prepared = prepared.replaying(recorder.0);
-        let simulated = simulate(&prepared, &uneven(), 1, vec![]).expect("it ends");
+        let simulated =
+            simulate(&prepared, &uneven(), SimulateOptions::default()).expect("it ends");
 
         let (real, simulated) = (real.params.expect("params"), simulated.params.expect("params"));
         assert_eq!(fingerprint(&real), fingerprint(&simulated), "{name}");
@@ -118,11 +128,14 @@ fn recipes_that_read_the_clock_end_with_the_same_bits_when_its_readings_are_repl
 fn asynchronous_recipes_account_for_every_sample_and_learn_alike_on_threads() {
     for name in ["gossip-pull", "gossip-push", "easgd", "async", "ssp"] {
         let job = Job { strategy: name.into(), epochs: 10.0, seed: 5, ..Job::default() };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
+        let prepared = job.prepare(4).expect("the job is valid");
         // With emulated speeds, no worker is starved on a busy machine; its stale replica would count for a quarter.
         let real = on_threads(&prepared, &[1.0, 1.0, 2.0, 4.0], vec![]).result;
 
-        let simulated = simulate(&prepared, &uneven(), 2, vec![]).expect("it ends").result;
+        let simulated =
+            simulate(&prepared, &uneven(), SimulateOptions { threads: 2, ..Default::default() })
+                .expect("it ends")
+                .result;
 
         let difference = (real.accuracy - simulated.accuracy).abs();
         assert!(
@@ -138,11 +151,14 @@ fn asynchronous_recipes_account_for_every_sample_and_learn_alike_on_threads() {
 fn a_stopped_job_ends_after_the_round_without_losing_samples() {
     for name in ["ssgd", "abs", "adpsgd", "gossip-pull", "async"] {
         let job = Job { strategy: name.into(), epochs: 1000.0, ..Job::default() };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
+        let prepared = job.prepare(4).expect("the job is valid");
         let stop = Arc::new(AtomicBool::new(false));
         let mut stopper = StopAfter { stop: stop.clone(), lines: 2000 };
 
-        let trained = train(&prepared, ThreadOptions::default(), stop, vec![&mut stopper]);
+        let trained = train(
+            &prepared,
+            TrainOptions { stop, readers: vec![&mut stopper], ..Default::default() },
+        );
 
         let outcome = trained.expect("it ends").result;
         assert!(outcome.samples > 0 && outcome.samples < prepared.plan.samples_total, "{name}");
@@ -200,11 +216,14 @@ fn an_evaluation_delays_neither_training_nor_stopping() {
     let model = Arc::new(Endless { model, stop: stop.clone() });
     let task = Task { model, train: Arc::new(Noise { len: 50 }), test: Arc::new(Noise { len: 1 }) };
     let job = Job { strategy: "ssgd".into(), epochs: 1e5, ..Job::default() };
-    let prepared = job.check(&recipes(), 2, Some(task)).expect("the job is valid");
+    let prepared = job
+        .prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(2) })
+        .expect("the job is valid");
     // The first epoch ends long before this many lines are written.
     let mut stopper = StopAfter { stop: stop.clone(), lines: 2000 };
 
-    let trained = train(&prepared, ThreadOptions::default(), stop, vec![&mut stopper]);
+    let trained =
+        train(&prepared, TrainOptions { stop, readers: vec![&mut stopper], ..Default::default() });
 
     let outcome = trained.expect("it ends").result;
     assert!(outcome.stopped && outcome.samples > 50, "{outcome:?}");
@@ -239,10 +258,11 @@ fn a_model_that_panics_ends_the_run_with_a_message_and_does_not_hang_it() {
         let task =
             Task { model, train: Arc::new(Noise { len: 500 }), test: Arc::new(Noise { len: 1 }) };
         let job = Job { strategy: strategy.into(), batch: Some(4), epochs: 2.0, ..Job::default() };
-        let prepared = job.check(&recipes(), 3, Some(task)).expect("the job is valid");
+        let prepared = job
+            .prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(3) })
+            .expect("the job is valid");
 
-        let options = ThreadOptions::default();
-        let failed = train(&prepared, options, Arc::new(AtomicBool::new(false)), vec![]).err();
+        let failed = train(&prepared, TrainOptions::default()).err();
 
         let message = failed.expect("the run fails").to_string();
         assert!(message.contains("could not continue"), "{strategy}: {message}");

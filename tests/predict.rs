@@ -176,13 +176,13 @@ fn models_and_inputs_that_do_not_fit_are_refused_with_a_message() {
         "cannot read nowhere: No such file or directory (os error 2)",
     );
     for command in [&["evaluate", "noise"][..], &["predict", "noise", "--test", "1"]] {
-        let message = "the model quadratic learned from noise: it tells no classes";
+        let message = "the model quadratic was trained on noise and predicts no classes";
         assert_refused(2, command, message);
     }
     assert_refused(
         2,
         &["evaluate", "digits", "--data", "patterns"],
-        "patterns has 16 x 16 x 1 images in 10 classes, but the model learned digits: 8 x 8 x 1 images in 10 classes",
+        "patterns has 16 x 16 x 1 images in 10 classes, but the model was trained on digits: 8 x 8 x 1 images in 10 classes",
     );
     assert_refused(
         2,
@@ -207,14 +207,14 @@ fn models_and_inputs_that_do_not_fit_are_refused_with_a_message() {
     assert_refused(
         2,
         &["predict", "digits", "--text", "Alice"],
-        "the model learned digits, which is no text",
+        "the model was trained on digits, which is not a text",
     );
     let tiny = ["--model", "charlm", "--data", "text", "--samples", "64", "--workers", "1"];
     json(&[&["train", "--epochs", "1", "--json", "--checkpoints", "text"][..], &tiny].concat());
     assert_refused(
         2,
         &["predict", "text", "page.html"],
-        "the model learned a text (text): let it go on with one by --text",
+        "the model was trained on a text (text): let it continue a text with --text",
     );
     assert_refused(
         2,
@@ -242,9 +242,9 @@ fn a_text_model_keeps_its_vocabulary_when_the_file_changes_or_is_deleted() {
 
     text("zello world\n");
     assert_eq!(continued(), before);
-    let changed = "hello.txt has other characters now than the text that was learned: give it back what it held, or start anew";
+    let changed = "hello.txt no longer has the characters of the text that the checkpoint was trained on: restore the file, or start a new run";
     assert_refused(2, &["train", "--resume", "hello", "--epochs", "2"], changed);
-    let other = "hello.txt has other characters than the text that the model learned: give one with the same";
+    let other = "hello.txt has other characters than the text that the model was trained on: give a text with the same characters";
     assert_refused(2, &["evaluate", "hello"], other);
     fs::remove_file(folder().join("hello.txt")).unwrap();
     assert_eq!(continued(), before);

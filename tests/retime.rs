@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline::job::Training;
 use paceline::runtime::Reader;
-use paceline::{Job, RunResult, Scenario, recipes, simulate};
+use paceline::{Job, RunResult, Scenario, SimulateOptions, simulate};
 
 fn elsewhere() -> Scenario {
     let mut scenario = Scenario::default();
@@ -23,14 +23,19 @@ fn recipes_that_read_no_clock_can_be_retimed_without_training_again() {
             target_loss: Some(0.5),
             ..Job::default()
         };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
+        let prepared = job.prepare(4).expect("the job is valid");
         let mut training = Training::default();
         let readers: Vec<&mut dyn Reader> = vec![&mut training];
-        simulate(&prepared, &Scenario::default(), 2, readers).expect("it ends");
-        let there = simulate(&prepared, &elsewhere(), 2, vec![]).expect("it ends").result;
+        simulate(&prepared, &Scenario::default(), SimulateOptions { threads: 2, readers })
+            .expect("it ends");
+        let there =
+            simulate(&prepared, &elsewhere(), SimulateOptions { threads: 2, ..Default::default() })
+                .expect("it ends")
+                .result;
 
         let retimed = prepared.retimed(Arc::new(training));
-        let retimed = simulate(&retimed, &elsewhere(), 1, vec![]).expect("it ends").result;
+        let retimed =
+            simulate(&retimed, &elsewhere(), SimulateOptions::default()).expect("it ends").result;
 
         assert_eq!(retimed.virtual_seconds, there.virtual_seconds, "{strategy}");
         assert_eq!(retimed.bytes_sent, there.bytes_sent, "{strategy}");
@@ -52,7 +57,7 @@ fn recipes_that_read_the_clock_report_it() {
         [("ssgd", false), ("adpsgd", false), ("abs", true), ("dbs", true), ("easgd", true)]
     {
         let job = Job { strategy: strategy.into(), ..Job::default() };
-        let prepared = job.check(&recipes(), 4, None).expect("the job is valid");
+        let prepared = job.prepare(4).expect("the job is valid");
 
         assert_eq!(prepared.reads_clock(), expected, "{strategy}");
     }
@@ -61,11 +66,15 @@ fn recipes_that_read_the_clock_report_it() {
 #[test]
 fn a_run_may_end_when_it_reaches_its_target() {
     let job = Job { target_loss: Some(0.5), ..Job::default() };
-    let mut prepared = job.check(&recipes(), 4, None).expect("the job is valid");
-    let whole = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends").result;
+    let mut prepared = job.prepare(4).expect("the job is valid");
+    let whole = simulate(&prepared, &Scenario::default(), SimulateOptions::default())
+        .expect("it ends")
+        .result;
 
     prepared.ends_at_target = true;
-    let short = simulate(&prepared, &Scenario::default(), 1, vec![]).expect("it ends").result;
+    let short = simulate(&prepared, &Scenario::default(), SimulateOptions::default())
+        .expect("it ends")
+        .result;
 
     assert_eq!(short.time_to_target_seconds, whole.time_to_target_seconds);
     assert!(short.samples < whole.samples / 2, "{} of {}", short.samples, whole.samples);

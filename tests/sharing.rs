@@ -7,7 +7,7 @@ use paceline::runtime::wire::Shelf;
 use paceline::runtime::{Executor, train};
 use paceline::sim::scenario::RingModel;
 use paceline::sim::{SimCluster, SimConfig};
-use paceline::{Job, Scenario, recipes};
+use paceline::{Job, Scenario};
 
 #[test]
 fn replicas_that_are_equal_are_shared_and_not_copied() {
@@ -22,7 +22,7 @@ fn replicas_that_are_equal_are_shared_and_not_copied() {
 /// The number of distinct replicas and of distinct optimizer states at the end.
 fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
     let job = Job { strategy: recipe.into(), epochs: 5.0, batch: Some(2), ..Job::default() };
-    let prepared = job.check(&recipes(), workers, None).expect("the job is valid");
+    let prepared = job.prepare(workers).expect("the job is valid");
     let plan = Arc::new(prepared.plan.clone());
     let mut scenario = Scenario { workers, ..Scenario::default() };
     scenario.network.sums = RingModel::ClosedForm;

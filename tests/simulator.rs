@@ -5,12 +5,14 @@ use std::sync::Arc;
 use paceline::learn::{Noise, Quadratic};
 use paceline::runtime::{Line, Reader, Record};
 use paceline::sim::scenario::{Crash, Cut, Disturbance, During, Join, Rack, RingModel, Size};
-use paceline::{Failure, Job, Prepared, RunResult, Scenario, Task, recipes, simulate};
+use paceline::{
+    Job, PrepareOptions, Prepared, RunResult, Scenario, SimulateOptions, Task, recipes, simulate,
+};
 use paceline_watch::Timeline;
 
 fn prepare(strategy: &str, workers: u32) -> Prepared {
     let job = Job { strategy: strategy.into(), epochs: 5.0, ..Job::default() };
-    job.check(&recipes(), workers, None).expect("the job is valid")
+    job.prepare(workers).expect("the job is valid")
 }
 
 /// Whole rounds only: in a last round with fewer samples for some workers, they would not start the sum together.
@@ -20,8 +22,10 @@ fn run(strategy: &str, scenario: &Scenario) -> RunResult {
     let task = Task { model, train: Arc::new(Noise { len }), test: Arc::new(Noise { len: 1 }) };
     let (strategy, learning_rate) = (strategy.to_owned(), Some(0.01));
     let job = Job { strategy, learning_rate, epochs: 1.0, ..Job::default() };
-    let prepared = job.check(&recipes(), scenario.workers, Some(task)).expect("the job is valid");
-    simulate(&prepared, scenario, 1, vec![]).expect("the run ends").result
+    let prepared = job
+        .prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(scenario.workers) })
+        .expect("the job is valid");
+    simulate(&prepared, scenario, SimulateOptions::default()).expect("the run ends").result
 }
 
 #[test]
@@ -56,9 +60,11 @@ fn a_run_without_workers_ends_with_a_message() {
     let crash = |worker, at| Crash { worker, at, back_after: None };
     scenario.crashes = vec![crash(0, 0.005), crash(1, 0.006)];
     for recipe in recipes() {
-        let stuck = simulate(&prepare(&recipe.name, 2), &scenario, 1, vec![]).err();
+        let prepared = prepare(&recipe.name, 2);
+        let error = simulate(&prepared, &scenario, SimulateOptions::default()).err();
+        let error = error.expect("the run fails");
         let message = "nothing can happen any more: no worker is left";
-        assert_eq!(stuck, Some(Failure::Failed(message.into())), "{}", recipe.name);
+        assert_eq!((error.to_string().as_str(), error.is_usage()), (message, false));
     }
 }
 
@@ -74,7 +80,12 @@ fn uneven() -> Scenario {
 fn timeline(strategy: &str) -> String {
     let mut timeline = Timeline::default();
     let prepared = prepare(strategy, 4);
-    simulate(&prepared, &uneven(), 1, vec![&mut timeline]).expect("the run ends");
+    simulate(
+        &prepared,
+        &uneven(),
+        SimulateOptions { readers: vec![&mut timeline], ..Default::default() },
+    )
+    .expect("the run ends");
     let until = std::time::Duration::from_millis(24);
     timeline.text(72, 8, Some(until)).lines().take(4).map(|line| format!("{line}\n")).collect()
 }
@@ -106,12 +117,16 @@ fn a_job_that_loses_all_workers_starts_over_and_reports_the_wasted_samples() {
     for recipe in recipes() {
         let mut scenario = Scenario { workers: 2, ..Scenario::default() };
         let prepared = prepare(&recipe.name, 2);
-        let calm = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").result;
+        let calm = simulate(&prepared, &scenario, SimulateOptions::default())
+            .expect("the run ends")
+            .result;
         let at = 0.9 * calm.seconds();
         scenario.crashes =
             (0..2).map(|worker| Crash { worker, at, back_after: Some(0.1) }).collect();
 
-        let outcome = simulate(&prepared, &scenario, 1, vec![]).expect("the run ends").result;
+        let outcome = simulate(&prepared, &scenario, SimulateOptions::default())
+            .expect("the run ends")
+            .result;
 
         let (name, total) = (&recipe.name, prepared.plan.samples_total);
         let ledger = outcome.ledger;
@@ -186,7 +201,12 @@ fn sizes_may_change_at_epochs() {
         let prepared = prepare(strategy, 2);
         let (mut sizes, epoch) = (Sizes(vec![], 0), prepared.plan.samples_per_epoch);
 
-        simulate(&prepared, &scenario, 1, vec![&mut sizes]).expect("the run ends");
+        simulate(
+            &prepared,
+            &scenario,
+            SimulateOptions { readers: vec![&mut sizes], ..Default::default() },
+        )
+        .expect("the run ends");
 
         let when = |members| sizes.0.iter().rfind(|(len, _)| *len == members).map(|(_, at)| *at);
         for (members, from) in [(6, epoch), (3, 3 * epoch)] {

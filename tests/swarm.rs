@@ -12,8 +12,8 @@ use paceline::sim::scenario::{
 };
 use paceline::strategies::parts::{Every, Outer, Period, Shares};
 use paceline::{
-    Choices, Dice, Failure, Job, Line, Reader, Scenario, Simulated, StrategyKind, Task, recipes,
-    simulate,
+    Choices, Dice, Error, Job, Line, PrepareOptions, Reader, Scenario, SimulateOptions, Simulated,
+    StrategyKind, Task, simulate,
 };
 
 #[test]
@@ -67,7 +67,10 @@ fn run(
 ) -> Result<(Simulated, u64), String> {
     let about = || format!("{:?}\n{scenario:?}", job.choices);
     let mut prepared = job
-        .check(&recipes(), scenario.workers, Some(task.clone()))
+        .prepare_with(PrepareOptions {
+            task: Some(task.clone()),
+            ..PrepareOptions::new(scenario.workers)
+        })
         .map_err(|message| format!("refused: {message}\n{}", about()))?;
     prepared.plan.fingerprints = true;
     let (mut replicas_agree, mut traffic) = (ReplicasAgree::default(), Traffic::default());
@@ -76,8 +79,8 @@ fn run(
     if std::env::var_os("SWARM_TRACE").is_some() {
         readers.push(&mut trace);
     }
-    let simulated = simulate(&prepared, scenario, threads, readers)
-        .map_err(|failure: Failure| format!("{failure}\n{}", about()))?;
+    let simulated = simulate(&prepared, scenario, SimulateOptions { threads, readers })
+        .map_err(|failure: Error| format!("{failure}\n{}", about()))?;
     let ledger = simulated.result.ledger;
     if ledger.lost + ledger.repeated > 0 || ledger.done != prepared.plan.samples_total {
         return Err(format!("{ledger:?} of {}\n{}", prepared.plan.samples_total, about()));

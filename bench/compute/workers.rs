@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use paceline::job::threads::{ThreadOptions, train};
 use paceline::learn::net::{charlm, cnn, mlp, resnet};
 use paceline::learn::{Extent, Images, Net, patterns, vector};
 use paceline::runtime::Spans;
 use paceline::runtime::edge::Workspace;
 use paceline::sim::scenario::RingModel;
-use paceline::{Dataset, Job, Model, Prepared, Scenario, Task, recipes, simulate};
+use paceline::{
+    Dataset, Job, Model, PrepareOptions, Prepared, Scenario, SimulateOptions, Task, TrainOptions,
+    simulate, train,
+};
 
 use crate::clock::{Spread, Stopwatch};
 use crate::models::{BATCH, CLASSES, COLOR, GRAY};
@@ -61,13 +63,14 @@ fn prepare((model, extent): &Subject, workers: u32, batch: u64, rounds: u64) -> 
         learning_rate: Some(1e-3),
         ..Job::default()
     };
-    job.check(&recipes(), workers, Some(task)).expect("the job is valid")
+    job.prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(workers) })
+        .expect("the job is valid")
 }
 
 /// Samples per second of a job on threads.
 fn trained(subject: &Subject, workers: u32, rounds: u64) -> f64 {
     let prepared = prepare(subject, workers, BATCH as u64, rounds);
-    let trained = train(&prepared, ThreadOptions::default(), Arc::default(), vec![]);
+    let trained = train(&prepared, TrainOptions::default());
     let result = trained.unwrap_or_else(|_| panic!("the job ends")).result;
     assert_eq!(result.samples, prepared.plan.samples_total);
     result.samples as f64 / result.real_seconds.expect("it ran in real time")
@@ -176,7 +179,7 @@ fn simulated(prepared: &Prepared) -> f64 {
     let mut scenario = Scenario { workers: WORKERS, ..Scenario::default() };
     scenario.network.sums = RingModel::ClosedForm;
     let since = Stopwatch::start();
-    let simulated = simulate(prepared, &scenario, 1, vec![]);
+    let simulated = simulate(prepared, &scenario, SimulateOptions::default());
     let seconds = since.stop().1;
     let result = simulated.unwrap_or_else(|_| panic!("the run ends")).result;
     assert_eq!(result.samples, prepared.plan.samples_total);

@@ -103,7 +103,10 @@ fn missing_or_unusable_data_is_reported_with_a_remedy() {
                 "simulate --data short.txt",
                 "short.txt: a text of 9 bytes is too short: with windows of 65 bytes, it needs at least 650",
             ),
-            ("simulate --samples 0", "samples = 0: digits has 1437 to learn from, give 1 to 1437"),
+            (
+                "simulate --samples 0",
+                "samples = 0: digits has 1437 training samples, give 1 to 1437",
+            ),
             ("data get digits", "digits is built in: there is nothing to fetch"),
         ],
     );
@@ -239,7 +242,7 @@ fn speeds_must_match_the_workers() {
             ("train --workers 0", "workers = 0: a job needs at least one worker"),
             (
                 "train --speeds 1,100000",
-                "speeds: 100000 is more than 10000 times 1: nobody would wait for that",
+                "speeds: 100000 is more than 10000 times 1: give speeds that are closer together",
             ),
         ],
     );
@@ -252,7 +255,7 @@ fn an_invalid_calibration_is_refused_before_anything_is_measured() {
         &[
             (
                 "calibrate --speeds 1,100000",
-                "speeds: 100000 is more than 10000 times 1: nobody would wait for that",
+                "speeds: 100000 is more than 10000 times 1: give speeds that are closer together",
             ),
             (
                 "calibrate --workers 1000 --batch 1",

@@ -8,8 +8,8 @@ use paceline::learn::{Noise, Quadratic, blobs, net};
 use paceline::runtime::Spans;
 use paceline::sim::scenario::RingModel;
 use paceline::{
-    Dataset, Job, Line, Optimizer, Prepared, Reader, Recipe, Record, Scenario, Shape, Simulated,
-    Task, Vector, recipes, simulate,
+    Dataset, Job, Line, Optimizer, PrepareOptions, Prepared, Reader, Recipe, Record, Scenario,
+    Shape, SimulateOptions, Simulated, Task, Vector, simulate,
 };
 
 use crate::probe::{Probe, REPLICA, Start};
@@ -62,8 +62,12 @@ pub fn quadratic(curvature: Vec<f32>, noise: f32, samples: u64) -> Task {
 }
 
 pub fn prepare(job: &Job, scenario: &Scenario, task: &Task) -> Prepared {
-    let mut prepared =
-        job.check(&recipes(), scenario.workers, Some(task.clone())).expect("the job is valid");
+    let mut prepared = job
+        .prepare_with(PrepareOptions {
+            task: Some(task.clone()),
+            ..PrepareOptions::new(scenario.workers)
+        })
+        .expect("the job is valid");
     prepared.plan.fingerprints = true;
     prepared
 }
@@ -88,7 +92,11 @@ pub fn run_probed(job: &Job, scenario: &Scenario, task: &Task, start: Start) -> 
         optimizer,
     };
     let job = Job { choices: None, ..job.clone() };
-    let prepared = job.check(&[probed], scenario.workers, Some(task.clone()));
+    let prepared = job.prepare_with(PrepareOptions {
+        recipes: &[probed],
+        task: Some(task.clone()),
+        ..PrepareOptions::new(scenario.workers)
+    });
     let mut prepared = prepared.expect("the job is valid");
     prepared.plan = plan;
     Run::of(prepared, scenario)
@@ -130,7 +138,11 @@ impl Reader for Lines {
 impl Run {
     fn of(prepared: Prepared, scenario: &Scenario) -> Run {
         let mut lines = Lines::default();
-        let simulated = simulate(&prepared, scenario, 1, vec![&mut lines]);
+        let simulated = simulate(
+            &prepared,
+            scenario,
+            SimulateOptions { readers: vec![&mut lines], ..Default::default() },
+        );
         let simulated = simulated.unwrap_or_else(|failure| panic!("{failure}"));
         Run { prepared, simulated, lines: lines.0 }
     }

@@ -34,7 +34,8 @@ fn a_damaged_checkpoint_is_skipped_with_a_message() {
             let found = Checkpoint::load(&dir).expect("the older one is complete");
 
             assert_eq!(found.path, older, "{name} {damage}");
-            let [message] = &found.passed_over[..] else { panic!("{:?}", found.passed_over) };
+            let [error] = &found.passed_over[..] else { panic!("{:?}", found.passed_over) };
+            let message = error.to_string();
             assert!(message.contains(name) && !message.contains('\n'), "{message}");
             assert!(load_params(&dir).is_ok(), "{name} {damage}");
             assert!(Checkpoint::load(&newer).is_err(), "requested by name, {damage} is refused");
@@ -75,13 +76,13 @@ fn a_newer_format_and_an_empty_folder_are_refused_with_a_message() {
     fs::write(&path, text.replacen("\"version\":2", "\"version\":7", 1)).expect("written");
 
     let found = Checkpoint::load(&dir).expect("the older one is complete");
-    assert!(found.passed_over[0].ends_with(
+    assert!(found.passed_over[0].to_string().ends_with(
         "manifest.json: version 7 of the format, but this program reads versions 1 to 2"
     ));
 
     let empty = test_folder("empty");
     let message = Checkpoint::load(&empty).err().expect("there is none");
-    assert_eq!(message, format!("there is no checkpoint in {} yet", empty.display()));
+    assert_eq!(message.to_string(), format!("there is no checkpoint in {} yet", empty.display()));
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn a_skipped_checkpoint_is_renamed_and_never_read_again() {
     fs::write(newer.join("state.safetensors"), b"").expect("the file can be damaged");
     let found = Checkpoint::load(&dir).expect("the older one is complete");
     let job = found.manifest.job.clone();
-    let prepared = found.prepare(&job, 2, &recipes(), None).expect("it fits");
+    let prepared = found.prepare(&job, 2).expect("it fits");
 
     run(&job, &prepared, Some(&older), None);
 

@@ -13,9 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline::job::checkpoint::{Checkpoint, Checkpoints, Saving, load_params};
-use paceline::job::threads::{ThreadOptions, Trained, train_saving};
 use paceline::runtime::journal::fingerprint;
-use paceline::{Job, Line, Prepared, Reader, Record, Task, recipes};
+use paceline::{Job, Line, Prepared, Reader, Record, Task, TrainOptions, Trained, recipes, train};
 
 const CLOCK_FREE: [&str; 7] = ["ssgd", "qsgd", "dynamic", "pipe", "cpsgd", "adpsgd", "diloco"];
 
@@ -73,24 +72,26 @@ fn run(job: &Job, prepared: &Prepared, from: Option<&Path>, samples: Option<u64>
         now: Arc::default(),
         say: |message| panic!("{message}"),
     });
-    let options = if saving.is_some() { paced() } else { ThreadOptions::default() };
-    train_saving(prepared, options, stop, saving.as_ref(), vec![&mut stopper]).expect("it ends")
+    let options = if saving.is_some() { paced() } else { TrainOptions::default() };
+    let (saving, readers) = (saving.as_ref(), vec![&mut stopper as &mut dyn Reader]);
+    train(prepared, TrainOptions { stop, saving, readers, ..options }).expect("it ends")
 }
 
 /// At full speed a job would end in milliseconds, on a busy machine before it could be stopped or saved.
-fn paced() -> ThreadOptions {
-    ThreadOptions { speeds: vec![1.0], pace: Some(Duration::from_micros(200)) }
+fn paced<'a>() -> TrainOptions<'a> {
+    let pace = Some(Duration::from_micros(200));
+    TrainOptions { speeds: vec![1.0], pace, ..TrainOptions::default() }
 }
 
 fn start(job: &Job, workers: u32, samples: Option<u64>) -> Trained {
-    run(job, &job.check(&recipes(), workers, None).expect("the job is valid"), None, samples)
+    run(job, &job.prepare(workers).expect("the job is valid"), None, samples)
 }
 
 fn resume(job: &Job, dir: &Path, workers: u32, samples: Option<u64>) -> Trained {
     let checkpoint = Checkpoint::load(dir).expect("there is a complete checkpoint");
     assert!(checkpoint.passed_over.is_empty(), "{:?}", checkpoint.passed_over);
     let from = checkpoint.path.clone();
-    let prepared = checkpoint.prepare(job, workers, &recipes(), None).expect("it fits");
+    let prepared = checkpoint.prepare(job, workers).expect("it fits");
     run(job, &prepared, Some(&from), samples)
 }
 
@@ -274,9 +275,10 @@ fn a_finished_job_may_be_extended() {
 
     assert_eq!((end.result.samples, end.result.ledger.lost), (4 * 1437, 0));
     let shorter = Job { epochs: 2.0, ..longer };
-    let refused = Checkpoint::load(&dir).and_then(|it| it.prepare(&shorter, 2, &recipes(), None));
+    let found = Checkpoint::load(&dir).expect("it was saved");
+    let refused = found.prepare(&shorter, 2);
     let message = refused.err().expect("a job cannot become shorter than what is done");
-    assert_eq!(message, "4.00 epochs are done already: give at least so many epochs");
+    assert_eq!(message.to_string(), "4.00 epochs are already done: give at least that many epochs");
 }
 
 #[test]
@@ -291,7 +293,7 @@ fn a_run_that_diverges_keeps_the_last_good_checkpoint() {
     wild.checkpoints.as_mut().expect("it has").keep = NonZero::new(1000).expect("not zero");
     let found = Checkpoint::load(&dir).expect("there is a checkpoint");
     let from = Some(found.path.clone());
-    let prepared = found.prepare(&wild, 2, &recipes(), None);
+    let prepared = found.prepare(&wild, 2);
     let saving = Saving {
         from,
         job: wild.clone(),
@@ -299,8 +301,8 @@ fn a_run_that_diverges_keeps_the_last_good_checkpoint() {
         now: Arc::default(),
         say: |_| {},
     };
-    let (options, stop) = (ThreadOptions::default(), Arc::default());
-    let end = train_saving(&prepared.expect("it fits"), options, stop, Some(&saving), vec![]);
+    let options = TrainOptions { saving: Some(&saving), ..TrainOptions::default() };
+    let end = train(&prepared.expect("it fits"), options);
 
     assert!(end.expect("it ends").result.diverged.is_some());
     let place = dir.join(format!("round-{:06}", before.round));

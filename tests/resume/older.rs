@@ -17,7 +17,7 @@ fn a_checkpoint_of_format_1_continues_bit_for_bit() {
         let ended = safetensors::SafeTensors::deserialize(&ended).expect("it is whole");
         let ended = ended.tensor("params").expect("it is there").data().to_vec();
 
-        let prepared = checkpoint.prepare(&job, 3, &recipes(), None).expect("it fits");
+        let prepared = checkpoint.prepare(&job, 3).expect("it fits");
         let trained = run(&job, &prepared, None, None);
 
         let params = trained.params.expect("there are params");

@@ -170,7 +170,7 @@ fn changes_that_a_checkpoint_does_not_allow_are_refused_with_a_message() {
     );
     let cannot = |field: &str, was: &str, now: &str| {
         format!(
-            "the checkpoint is of a job with {field} = {was}, which cannot become {now} on the way: leave it as it was, or start anew"
+            "a resumed job cannot change {field} from {was} to {now}: keep the old value, or start a new run"
         )
     };
     let calls = [
@@ -180,10 +180,10 @@ fn changes_that_a_checkpoint_does_not_allow_are_refused_with_a_message() {
         ("--resume saved --strategy abs", 2, cannot("strategy", "\"dbs\"", "\"abs\"")),
         ("--resume saved --batch 4", 2, cannot("batch", "8", "4")),
         ("--resume saved --batch-total 16", 2, cannot("batch", "8", "4")),
-        ("--resume saved --epochs 0.5", 2, "1.00 epochs are done already: give at least so many epochs".into()),
+        ("--resume saved --epochs 0.5", 2, "1.00 epochs are already done: give at least that many epochs".into()),
         ("--resume nowhere", 1, "cannot read nowhere: No such file or directory (os error 2)".into()),
-        ("--checkpoints saved", 2, "saved holds checkpoints of another run: go on with it by --resume saved, or name another folder".into()),
-        ("--resume saved --checkpoints others", 2, "others holds checkpoints of another run: go on with it by --resume others, or name another folder".into()),
+        ("--checkpoints saved", 2, "saved holds checkpoints of another run: resume that run with --resume saved, or choose another folder".into()),
+        ("--resume saved --checkpoints others", 2, "others holds checkpoints of another run: resume that run with --resume others, or choose another folder".into()),
         ("--keep 2", 2, "checkpoint settings without a folder: name one with --checkpoints DIR".into()),
         ("--checkpoints x --checkpoint-minutes 0", 2, "checkpoints every 0 minutes: give a number above zero, below a million".into()),
     ];

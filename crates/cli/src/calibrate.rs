@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use paceline_job::calibrate::{
-    Calibration, Cost, Point, Spread, TOLERANCE, TimingCheck, agreement, check, toml,
+    Calibration, Cost, Point, Spread, TOLERANCE, TimingCheck, check, check_timing, toml,
 };
-use paceline_job::threads::ThreadOptions;
-use paceline_job::{Job, Prepared, Recipe};
+use paceline_job::{Job, PrepareOptions, Prepared, Recipe};
 use paceline_sim::Scenario;
 use paceline_watch::table::{bytes, count, duration, table};
 use serde::Serialize;
@@ -88,7 +87,8 @@ impl Calibrate {
         check(workers, &speeds).map_err(CliError::usage)?;
         // The costs do not depend on the strategy; plain synchronous rounds show them best.
         let job = self.job.job_with(Some("ssgd"))?;
-        let prepared = job.check(recipes, workers, None).map_err(CliError::usage)?;
+        let prepared =
+            job.prepare_with(PrepareOptions { recipes, ..PrepareOptions::new(workers) })?;
         let checks = self.checks(&job, &prepared, recipes)?;
 
         check_distinct(&self.job.files(&job), &[("--out", self.out.clone())])?;
@@ -102,8 +102,8 @@ impl Calibrate {
             print(&measurements(&measured, &scenario))?;
         }
         say(&format!("\nScenario: {}", self.out.display()));
-        let setting = ThreadOptions { speeds, pace: Some(measured.pace(workers)) };
-        let (agreements, ended) = check_all(&checks, &setting, &scenario);
+        let pace = measured.pace(workers);
+        let (agreements, ended) = check_all(&checks, (&speeds, pace), &scenario);
         match (self.json, self.check) {
             (true, _) => print_json(&Report {
                 measured: &measured,
@@ -130,7 +130,11 @@ impl Calibrate {
             let strategy = name.trim().to_owned();
             let epochs = self.job.epochs.unwrap_or(CHECK_EPOCHS);
             let job = Job { strategy, choices: None, epochs, ..job.clone() };
-            job.check(recipes, prepared.workers, Some(prepared.task.clone()))
+            job.prepare_with(PrepareOptions {
+                workers: prepared.workers,
+                recipes,
+                task: Some(prepared.task.clone()),
+            })
         };
         self.strategies.iter().map(|name| check(name).map_err(CliError::usage)).collect()
     }
@@ -139,13 +143,13 @@ impl Calibrate {
 /// Checks one strategy after another, including those after a failure.
 fn check_all(
     checks: &[Prepared],
-    setting: &ThreadOptions,
+    emulated: (&[f64], Duration),
     scenario: &Scenario,
 ) -> (Vec<TimingCheck>, CliResult) {
     let (mut agreements, mut ended) = (vec![], Ok(()));
     for check in checks {
         say(&format!("checking {}", check.name));
-        match agreement(check, setting.clone(), scenario) {
+        match check_timing(check, emulated, scenario) {
             Ok(agreement) => agreements.push(agreement),
             Err(failure) => {
                 say_error(format!("{}: {failure}", check.name));

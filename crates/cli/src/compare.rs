@@ -8,14 +8,14 @@ use std::thread::ScopedJoinHandle;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use paceline_job::{Failure, Prepared, Recipe, RunResult, simulate};
+use paceline_job::{Error, PrepareOptions, Prepared, Recipe, RunResult, SimulateOptions, simulate};
 use paceline_runtime::{Line, Reader};
 use paceline_sim::Scenario;
 use paceline_watch::table::{bytes, duration, table};
 use paceline_watch::{Curves, Timeline, comparison};
 
 use crate::bar::progress;
-use crate::error::{CliError, CliResult, CommandError, UsageError};
+use crate::error::{CliResult, CommandError, UsageError};
 use crate::files::{check_distinct, check_writable, write};
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
 use crate::output::{counted, print, print_json, say, say_error};
@@ -64,7 +64,7 @@ const PLOT: &str = "paceline-compare.svg";
 /// One strategy's run.
 struct Run {
     name: String,
-    result: Result<RunResult, Failure>,
+    result: Result<RunResult, Error>,
     curves: Curves,
     timeline: Timeline,
 }
@@ -125,7 +125,8 @@ impl Compare {
         let mut task = None;
         let check = |name: &&str| {
             job.strategy = (*name).to_owned();
-            let prepared = job.check(recipes, workers, task.clone()).map_err(CliError::usage)?;
+            let prepared =
+                job.prepare_with(PrepareOptions { workers, recipes, task: task.clone() })?;
             task = Some(prepared.task.clone());
             Ok(prepared)
         };
@@ -200,7 +201,7 @@ fn run_all(jobs: &[Prepared], scenario: &Scenario, threads: usize, bar: &Progres
 fn run_one(job: &Prepared, scenario: &Scenario, threads: usize, bar: &ProgressBar) -> Run {
     let (curves, timeline) = (Curves::default(), Timeline::default());
     let mut reader = PlotReader { curves, timeline, bar, shown: 0 };
-    let result = simulate(job, scenario, threads, vec![&mut reader]);
+    let result = simulate(job, scenario, SimulateOptions { threads, readers: vec![&mut reader] });
     // A run that ended early will not compute its remaining samples.
     bar.inc(job.plan.samples_total.saturating_sub(reader.shown));
     let PlotReader { curves, timeline, .. } = reader;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use paceline_data::{CATALOG, Entry, Got, catalog, folder, get};
 use paceline_job::data::BUILT_IN;
-use paceline_job::recipes::unknown;
+use paceline_job::suggest::unknown;
 use paceline_watch::table::table;
 
 use crate::error::{CliError, CliResult, CommandError, UsageError};

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use paceline_job::{Failure, Kernels};
+use paceline_job::{Error, Kernels};
 use paceline_watch::table::count;
 use thiserror::Error;
 
@@ -38,11 +38,11 @@ impl CliError {
     }
 }
 
-impl From<Failure> for CliError {
-    fn from(failure: Failure) -> CliError {
-        match failure {
-            Failure::Usage(error) => CliError::usage(error),
-            Failure::Failed(error) => CliError::failed(error),
+impl From<Error> for CliError {
+    fn from(error: Error) -> CliError {
+        match error.is_usage() {
+            true => CliError::usage(error),
+            false => CliError::failed(error),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use paceline_job::job::read_description;
+use paceline_job::description::read_description;
 use paceline_job::{Job, Kernels, scenarios};
 use paceline_sim::Scenario;
 

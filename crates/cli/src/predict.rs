@@ -211,7 +211,8 @@ impl Predict {
         let (text, model) = weights.text_model().map_err(CliError::usage)?;
         let sampling =
             Sampling { length: self.length, temperature: self.temperature, seed: self.seed };
-        let written = write::go_on(model.as_ref(), &weights.params, &text, prompt, &sampling);
+        let written =
+            write::continue_text(model.as_ref(), &weights.params, &text, prompt, &sampling);
         let written = written.map_err(CliError::usage)?;
         match self.json {
             true => print_json(&Written { prompt, text: &written }),

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use paceline_job::{Recipe, simulate};
+use paceline_job::{PrepareOptions, Recipe, SimulateOptions, simulate};
 
 use crate::bar::{Bar, Clock};
-use crate::error::{CliError, CliResult};
+use crate::error::CliResult;
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
 use crate::outputs::OutputFlags;
 use crate::readers::RunReaders;
@@ -49,7 +49,8 @@ impl Simulate {
     pub fn run(&self, recipes: &[Recipe]) -> CliResult {
         let scenario = self.job.scenario(&self.scenario)?;
         let job = self.job.job_with(self.strategy.as_deref())?;
-        let prepared = job.check(recipes, scenario.workers, None).map_err(CliError::usage)?;
+        let prepared =
+            job.prepare_with(PrepareOptions { recipes, ..PrepareOptions::new(scenario.workers) })?;
         let bar = Bar::new(prepared.plan.samples_total, Clock::Virtual, !self.json);
         let mut read = self.job.files(&job);
         read.extend(scenario_file(&self.scenario));
@@ -57,7 +58,11 @@ impl Simulate {
         let mut readers = RunReaders::new(bar, outputs);
 
         let threads = self.threads.count();
-        let simulated = simulate(&prepared, &scenario, threads, vec![&mut readers]);
+        let simulated = simulate(
+            &prepared,
+            &scenario,
+            SimulateOptions { threads, readers: vec![&mut readers] },
+        );
 
         let place = &scenario.name;
         let context = ReportContext { job: &job, prepared: &prepared, place, json: self.json };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use paceline_job::run::totals::RunTotals;
-use paceline_job::{Failure, Job, Prepared, RunResult, Target};
+use paceline_job::{Error, Job, Prepared, RunResult, Target};
 use paceline_runtime::WorkerId;
 use paceline_watch::table::{bytes, count, duration, number};
 use paceline_watch::{Facts, Report, Timeline};
@@ -34,13 +34,14 @@ pub struct ReportContext<'a> {
 /// does not prevent the other.
 pub fn report_run(
     run: &ReportContext,
-    ended: Result<RunResult, Failure>,
+    ended: Result<RunResult, Error>,
     mut readers: RunReaders,
 ) -> CliResult {
     let mut errors = readers.finish();
-    if let Err(failure @ Failure::Usage(_)) = ended {
-        return Err(failure.into());
-    }
+    let ended = match ended {
+        Err(error) if error.is_usage() => return Err(error.into()),
+        ended => ended,
+    };
     let facts = facts(run, &ended, &readers);
     let page = readers.outputs.draw(&readers.report, &facts).unwrap_or_else(|error| {
         errors.push(error.into());
@@ -66,7 +67,7 @@ pub fn report_run(
 }
 
 /// Fails if the run failed, diverged, or lost or repeated samples.
-fn check_result(ended: Result<RunResult, Failure>) -> CliResult {
+fn check_result(ended: Result<RunResult, Error>) -> CliResult {
     let result = ended?;
     if let Some(reason) = result.diverged {
         return Err(CommandError::Diverged { strategy: result.strategy, reason }.into());
@@ -85,7 +86,7 @@ fn summary(run: &ReportContext, result: &RunResult, readers: &RunReaders) -> Str
     text
 }
 
-fn facts(run: &ReportContext, ended: &Result<RunResult, Failure>, readers: &RunReaders) -> Facts {
+fn facts(run: &ReportContext, ended: &Result<RunResult, Error>, readers: &RunReaders) -> Facts {
     let ReportContext { job, prepared, place, .. } = run;
     let arguments = std::env::args_os().skip(1);
     let command: Vec<_> =

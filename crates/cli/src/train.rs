@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use paceline_job::checkpoint::{Checkpoint, Saved};
-use paceline_job::threads::{ThreadOptions, train_saving};
-use paceline_job::{Job, Prepared, Recipe};
+use paceline_job::{Job, PrepareOptions, Prepared, Recipe, TrainOptions, train};
 use paceline_runtime::Snapshot;
 
 use crate::bar::{Bar, Clock};
@@ -76,8 +75,14 @@ impl Train {
         let mut readers = RunReaders::new(bar, outputs);
         let stop = stop_on_signal()?;
 
-        let setting = ThreadOptions { speeds, pace: None };
-        let trained = train_saving(&prepared, setting, stop, saving.as_ref(), vec![&mut readers]);
+        let options = TrainOptions {
+            speeds,
+            pace: None,
+            stop,
+            saving: saving.as_ref(),
+            readers: vec![&mut readers],
+        };
+        let trained = train(&prepared, options);
 
         let (ended, saved) = match trained {
             Ok(trained) => (Ok(trained.result), trained.saved.unwrap_or_default()),
@@ -110,7 +115,8 @@ impl Train {
         let workers = self.speeds.workers(self.job.workers)?;
         let mut job = self.job.job_with(self.strategy())?;
         self.checkpoints.apply(&mut job, None)?;
-        let prepared = job.check(recipes, workers, None).map_err(CliError::usage)?;
+        let prepared =
+            job.prepare_with(PrepareOptions { recipes, ..PrepareOptions::new(workers) })?;
         Ok((job, prepared, self.speeds.speeds(self.job.workers)))
     }
 
@@ -133,7 +139,8 @@ impl Train {
             speeds.clone_from(&manifest.speeds);
             speeds.truncate(workers as usize);
         }
-        let prepared = checkpoint.prepare(&job, workers, recipes, None).map_err(CliError::usage)?;
+        let prepared = checkpoint
+            .prepare_with(&job, PrepareOptions { recipes, ..PrepareOptions::new(workers) })?;
         Ok((job, prepared, speeds))
     }
 }

@@ -1,4 +1,4 @@
-//! Measures this machine, so that the simulator's time is that of its threads.
+//! Measures this machine, so that simulated runs take as long as runs on its threads.
 
 mod fit;
 mod probe;
@@ -12,15 +12,16 @@ use paceline_sim::Scenario;
 use paceline_sim::scenario::{Network, Pace};
 use serde::Serialize;
 
-use crate::job::{Job, Prepared};
+use crate::config::Job;
+use crate::error::{Error, JobError};
+use crate::job::Prepared;
 use crate::pace;
-use crate::run_result::Failure;
 
 pub use fit::{Cost, Point, Spread};
 pub use scenario_file::toml;
-pub use timing_check::{TOLERANCE, TimingCheck, agreement};
+pub use timing_check::{TOLERANCE, TimingCheck, check_timing};
 
-/// What was measured, and of what.
+/// What was measured, and for which job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Calibration {
     pub processor: String,
@@ -31,72 +32,68 @@ pub struct Calibration {
     pub params: u64,
     pub batch: u64,
     pub workers: u32,
-    /// One worker's gradients, alone, by samples.
+    /// The time of a gradient by its samples, for a single worker.
     pub gradients: Vec<Point>,
     /// The line through them.
     pub gradient: Cost,
     /// One update of the replica.
     pub update: Spread,
-    /// From one gradient to the next in the life of a lone worker: an update, and what a worker does
-    /// besides.
+    /// The time between two gradients of a single worker: an update and its other work.
     pub pause: Spread,
-    /// How many members exchanged; a lone worker is measured as two.
+    /// The members of the measured exchanges, at least two.
     pub members: u32,
-    /// Sums of all members, by bytes of the vector.
+    /// The time of a sum of all members by the bytes of the vector.
     pub exchanges: Vec<Point>,
     /// The line through them.
     pub exchange: Cost,
-    /// What a gradient of emulated speed takes beyond its pace: a sleeper wakes late, and threads
-    /// hand over.
+    /// How much longer a gradient of emulated speed takes than its pace: sleeping overshoots, and threads
+    /// take time to hand it over.
     pub handover: Spread,
 }
 
-/// What is told while it is measured.
-pub type Tell<'a> = &'a mut dyn FnMut(&str);
+/// Receives a message when the next measurement starts.
+pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
-/// More threads than this tell nothing about a machine.
+/// Measurements with more threads than this say nothing about a machine.
 const WORKERS_MAX: u32 = 256;
 
-/// Refuses what cannot be measured.
-pub fn check(workers: u32, speeds: &[f64]) -> Result<(), String> {
+/// Refuses numbers of workers and speeds that cannot be measured.
+pub fn check(workers: u32, speeds: &[f64]) -> Result<(), JobError> {
     if workers > WORKERS_MAX {
-        return Err(format!(
-            "workers = {workers}: each is a thread of this machine, give at most {WORKERS_MAX}"
-        ));
+        return Err(JobError::TooManyToMeasure { workers, most: WORKERS_MAX });
     }
     pace::check_speeds(speeds)
 }
 
 impl Calibration {
-    /// Measures a checked job; each of the five things takes about `budget`. `speeds` are those that
-    /// threads are to emulate, if any.
+    /// Measures a job; each of the five measurements takes about `budget`. `speeds` are the speeds that
+    /// threads will emulate, if any.
     pub fn measure(
         job: &Job,
         prepared: &Prepared,
         speeds: &[f64],
         budget: Duration,
-        tell: Tell<'_>,
-    ) -> Result<Calibration, Failure> {
+        progress: Progress<'_>,
+    ) -> Result<Calibration, Error> {
         let workers = prepared.workers;
-        check(workers, speeds).map_err(Failure::Usage)?;
-        tell("measuring gradients");
-        let gradients = probe::gradients(prepared, budget).map_err(Failure::Failed)?;
+        check(workers, speeds)?;
+        progress("measuring gradients");
+        let gradients = probe::gradients(prepared, budget)?;
         let gradient = Cost::through(&gradients);
-        tell("measuring updates");
+        progress("measuring updates");
         let update = probe::updates(prepared, budget);
-        tell("measuring what a worker does between gradients");
+        progress("measuring the work between gradients");
         let one = Duration::from_secs_f64(gradient.of(prepared.batch));
-        let pause = probe::pauses(prepared, one, budget).map_err(Failure::Failed)?;
-        tell("measuring exchanges");
+        let pause = probe::pauses(prepared, one, budget)?;
+        progress("measuring exchanges");
         let members = workers.max(2);
         let exchanges = probe::exchanges(prepared, members, budget);
-        tell("measuring how gradients are handed over");
+        progress("measuring the handover of gradients");
         let fastest = pace_of(&gradient, prepared.batch, workers);
         let speeds = if speeds.is_empty() { &[1.0] } else { speeds };
         let relative = pace::relative(speeds, workers);
         let paces: Vec<_> = relative.iter().map(|factor| fastest.mul_f64(*factor)).collect();
-        let handover = probe::handovers(prepared, &paces, budget);
-        let handover = handover.map_err(Failure::Failed)?;
+        let handover = probe::handovers(prepared, &paces, budget)?;
         Ok(Calibration {
             processor: processor(),
             cores: pace::cores(),
@@ -116,19 +113,18 @@ impl Calibration {
         })
     }
 
-    /// What a worker does for each gradient besides computing and updating: it keeps the journal and
-    /// the ledger, and wakes its strategy.
+    /// The time per gradient besides computing and updating: journal, ledger, and waking the strategy.
     pub fn housekeeping(&self) -> f64 {
         (self.pause.median - self.update.median).max(0.0)
     }
 
-    /// The pace of the fastest worker that threads are to be told where speeds are emulated.
+    /// The time per sample of the fastest worker, where threads emulate speeds.
     pub fn pace(&self, workers: u32) -> Duration {
         pace_of(&self.gradient, self.batch, workers)
     }
 
-    /// The simulated cluster whose time is that of this machine's threads. With speeds, these are
-    /// emulated at [`pace`](Self::pace); without, everyone is as fast as the shared cores allow.
+    /// A scenario in which runs take as long as on this machine's threads. Speeds are emulated at
+    /// [`pace`](Self::pace); without them, every worker is as fast as the shared cores allow.
     pub fn scenario(&self, workers: u32, speeds: &[f64]) -> Scenario {
         let sharing = pace::sharing(workers);
         let (alone, update) = (self.gradient, self.update.median / self.params.max(1) as f64);
@@ -166,8 +162,8 @@ impl Calibration {
         Scenario { name, description, workers, compute, network, ..Scenario::default() }
     }
 
-    /// The network on which a ring takes as long as an exchange of threads does: 2 (n - 1) steps, of
-    /// the n-th part of a vector and what goes with every part.
+    /// The network on which a ring takes as long as an exchange of threads: 2 (n - 1) steps, each with the
+    /// n-th part of a vector, a header and a tail.
     fn network(&self) -> Network {
         let n = f64::from(self.members);
         let steps = 2.0 * (n - 1.0);
@@ -182,9 +178,9 @@ impl Calibration {
     }
 }
 
-/// The least that a scenario takes for a positive number.
+/// The smallest time per sample that a scenario accepts.
 const SECONDS_MIN: f64 = 1e-9;
-/// Where no more time was measured for more bytes.
+/// The bandwidth if larger vectors did not take longer.
 const BYTES_PER_SECOND_MAX: f64 = 1e12;
 
 fn pace_of(gradient: &Cost, batch: u64, workers: u32) -> Duration {
@@ -193,12 +189,12 @@ fn pace_of(gradient: &Cost, batch: u64, workers: u32) -> Duration {
     Duration::from_secs_f64(four_digits(pace))
 }
 
-/// No clock knows more than four digits, and files are read by people.
+/// Clocks are not more exact than four digits, and people read the file.
 fn four_digits(x: f64) -> f64 {
     format!("{x:.3e}").parse().expect("a number that was just written")
 }
 
-/// What this machine computes with, as it calls itself.
+/// The processor's name, from the operating system.
 fn processor() -> String {
     let named = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("model name"))?;

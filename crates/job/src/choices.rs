@@ -1,4 +1,4 @@
-//! The axes of a training algorithm, and which combinations make sense.
+//! The axes of a training algorithm, and which combinations of them are valid.
 
 use paceline_learn::Rescale;
 use paceline_runtime::AnyStrategy;
@@ -10,7 +10,9 @@ use paceline_strategies::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Who waits for whom, and what is exchanged.
+use crate::error::ChoicesError;
+
+/// Which workers wait for which, and what they exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StrategyKind {
@@ -61,7 +63,7 @@ pub struct Choices {
     pub strategy: StrategyKind,
     #[serde(default = "even", deserialize_with = "kind")]
     pub shares: Shares,
-    /// Local steps between exchanges; only for strategies that have such.
+    /// Local steps between exchanges; only for strategies that take more than one.
     #[serde(default = "every_step", deserialize_with = "kind")]
     pub period: Period,
     #[serde(default = "no_rescale")]
@@ -70,10 +72,10 @@ pub struct Choices {
     pub codec: Codec,
     #[serde(default, deserialize_with = "kind")]
     pub outer: Outer,
-    /// The pull of elastic averaging.
+    /// How strongly elastic averaging pulls replicas to the center.
     #[serde(default = "elasticity")]
     pub elasticity: f32,
-    /// How many steps a worker of the parameter server may lead the slowest by.
+    /// The most steps by which a worker of the parameter server may be ahead of the slowest.
     #[serde(default)]
     pub lead_max: Option<u64>,
 }
@@ -117,9 +119,9 @@ impl Choices {
         }
     }
 
-    /// Whether the axes fit together; if not, one sentence says what to change.
-    pub fn check(&self) -> Result<(), String> {
-        self.codec.check().map_err(|error| error.to_string())?;
+    /// Whether the axes fit together; an error says what to change.
+    pub fn check(&self) -> Result<(), ChoicesError> {
+        self.codec.check()?;
         self.check_numbers()?;
         self.check_shares()?;
         self.check_period()?;
@@ -127,161 +129,120 @@ impl Choices {
         self.check_codec()
     }
 
-    /// Whether what is learned depends on how long things take.
+    /// Whether the trained parameters depend on how long things take.
     pub fn reads_clock(&self) -> bool {
         self.strategy.is_asynchronous() || self.shares != Shares::Even
     }
 
-    fn check_numbers(&self) -> Result<(), String> {
+    fn check_numbers(&self) -> Result<(), ChoicesError> {
         if !(self.elasticity > 0.0 && self.elasticity <= 1.0) {
-            return Err(format!(
-                "elasticity = {}: give a number above 0, at most 1",
-                self.elasticity
-            ));
+            return Err(ChoicesError::Elasticity(self.elasticity));
         }
         if self.elasticity != elasticity() && self.strategy != StrategyKind::ElasticAverage {
-            return Err(format!(
-                "elasticity is the pull of elastic_average: leave it away with {}",
-                self.strategy.name()
-            ));
+            return Err(ChoicesError::NoElasticity { with: self.strategy.name() });
         }
         if let Shares::BySpeed { smoothing, .. } = self.shares
             && !(smoothing > 0.0 && smoothing <= 1.0)
         {
-            return Err(format!(
-                "shares.smoothing = {smoothing}: give the weight of the newest measurement, above 0 and at most 1"
-            ));
+            return Err(ChoicesError::Smoothing(smoothing));
         }
-        let (steps, most) = match &self.period {
+        let (first, most) = match &self.period {
             Period::Constant { steps } | Period::PostLocal { steps } => (*steps, u64::MAX),
             Period::Adaptive(adaptive) => (adaptive.steps_first, adaptive.steps_max),
             Period::Decreasing { first } => (*first, u64::MAX),
             Period::Qsr { steps_min, growth, steps_max } => {
                 if !(growth.is_finite() && *growth > 0.0) {
-                    return Err(format!("period.growth = {growth}: give a number above zero"));
+                    return Err(ChoicesError::PeriodGrowth(*growth));
                 }
                 (*steps_min, *steps_max)
             }
         };
-        if steps == 0 {
-            return Err("a period of 0 steps: give at least 1".into());
+        if first == 0 {
+            return Err(ChoicesError::PeriodZero);
         }
-        if steps > most {
-            return Err(format!(
-                "period.steps_max = {most} is less than the {steps} steps it begins with: give at least as many"
-            ));
+        if first > most {
+            return Err(ChoicesError::PeriodShrinks { first, most });
         }
-        if let Outer::SlowMo { rate, momentum } | Outer::Diloco { rate, momentum } = &self.outer
-            && !(rate.is_finite() && *rate > 0.0 && (0.0..1.0).contains(momentum))
+        if let Outer::SlowMo { rate, momentum } | Outer::Diloco { rate, momentum } = self.outer
+            && !(rate.is_finite() && rate > 0.0 && (0.0..1.0).contains(&momentum))
         {
-            return Err(format!(
-                "outer: rate = {rate}, momentum = {momentum}: give a rate above 0 and a momentum from 0 to below 1"
-            ));
+            return Err(ChoicesError::Outer { rate, momentum });
         }
         Ok(())
     }
 
-    fn check_shares(&self) -> Result<(), String> {
+    fn check_shares(&self) -> Result<(), ChoicesError> {
+        let with = self.strategy.name();
         match (self.strategy, self.shares) {
             (_, Shares::Even) | (StrategyKind::Delayed, _) => Ok(()),
             (StrategyKind::AllReduce | StrategyKind::PeriodicAverage, Shares::BySpeed { .. }) => {
                 Ok(())
             }
             (StrategyKind::AllReduce | StrategyKind::PeriodicAverage, Shares::Open) => {
-                Err(format!(
-                    "shares = open with {}: open batches grow while a sum is under way, so choose strategy = delayed",
-                    self.strategy.name()
-                ))
+                Err(ChoicesError::OpenShares { with })
             }
-            (kind, _) => Err(format!(
-                "{} lets every worker go at its own speed already: choose shares = even",
-                kind.name()
-            )),
+            _ => Err(ChoicesError::SharesWithoutBarrier { with }),
         }
     }
 
-    fn check_period(&self) -> Result<(), String> {
-        let is_one = self.period == every_step();
+    fn check_period(&self) -> Result<(), ChoicesError> {
+        let with = self.strategy.name();
+        let is_constant = matches!(self.period, Period::Constant { .. });
         match self.strategy {
             StrategyKind::PeriodicAverage => {}
+            StrategyKind::GossipPull | StrategyKind::GossipPush | StrategyKind::ElasticAverage
+                if is_constant => {}
             StrategyKind::GossipPull | StrategyKind::GossipPush | StrategyKind::ElasticAverage => {
-                let is_constant = matches!(self.period, Period::Constant { .. });
-                is_constant.then_some(()).ok_or_else(|| {
-                    format!(
-                        "{} knows only a constant period: members that never meet cannot agree on another",
-                        self.strategy.name()
-                    )
-                })?;
+                return Err(ChoicesError::PeriodNotConstant { with });
             }
-            kind if !is_one => {
-                return Err(format!(
-                    "{} exchanges after every step: leave period away, or choose strategy = periodic_average",
-                    kind.name()
-                ));
-            }
+            _ if self.period != every_step() => return Err(ChoicesError::NoPeriod { with }),
             _ => {}
         }
         if self.outer != Outer::None && self.strategy != StrategyKind::PeriodicAverage {
-            return Err(format!(
-                "an outer step follows an average of replicas: with {} choose outer = none, or strategy = periodic_average",
-                self.strategy.name()
-            ));
+            return Err(ChoicesError::NoOuterStep { with });
         }
         if self.lead_max.is_some() && self.strategy != StrategyKind::ParameterServer {
-            return Err(format!(
-                "lead_max bounds how far a worker of parameter_server may lead: leave it away with {}",
-                self.strategy.name()
-            ));
+            return Err(ChoicesError::NoLead { with });
         }
         Ok(())
     }
 
-    fn check_rescale(&self) -> Result<(), String> {
-        let name = self.strategy.name();
+    fn check_rescale(&self) -> Result<(), ChoicesError> {
+        let with = self.strategy.name();
+        let is_exact_all_reduce =
+            self.strategy == StrategyKind::AllReduce && self.shares == Shares::Even;
         match self.rescale {
             Rescale::None => Ok(()),
-            _ if self.strategy == StrategyKind::ParameterServer => Err(
-                "an update of parameter_server always stands for one worker's batch: choose rescale = none"
-                    .into(),
-            ),
-            Rescale::FixedBatch if self.strategy.is_asynchronous() => Err(format!(
-                "rescale = fixed_batch splits one total batch among members who exchange together: with {name} choose none, linear or smooth"
-            )),
+            _ if self.strategy == StrategyKind::ParameterServer => Err(ChoicesError::ServerRescale),
+            Rescale::FixedBatch if self.strategy.is_asynchronous() => {
+                Err(ChoicesError::FixedBatch { with })
+            }
             Rescale::FixedBatch | Rescale::Smooth | Rescale::SmoothLiteral
                 if self.shares == Shares::Open =>
             {
-                Err("open batches have no nominal size to follow: choose rescale = none or linear"
-                    .into())
+                Err(ChoicesError::OpenRescale)
             }
-            Rescale::Adascale if self.strategy != StrategyKind::AllReduce || self.shares != Shares::Even => {
-                Err("adascale compares gradients of equal batches: choose strategy = all_reduce and shares = even"
-                    .into())
-            }
-            Rescale::Adascale if self.codec.is_lossy() => {
-                Err("adascale reads the noise of exact gradients: choose codec = dense".into())
-            }
+            Rescale::Adascale if !is_exact_all_reduce => Err(ChoicesError::AdascaleBatches),
+            Rescale::Adascale if self.codec.is_lossy() => Err(ChoicesError::AdascaleCodec),
             _ => Ok(()),
         }
     }
 
-    fn check_codec(&self) -> Result<(), String> {
+    fn check_codec(&self) -> Result<(), ChoicesError> {
         match self.strategy {
             StrategyKind::GossipPull | StrategyKind::GossipPush | StrategyKind::ElasticAverage
                 if self.codec.is_lossy() =>
             {
-                Err(format!(
-                    "{} sends whole replicas to single peers, who have no common point to encode a difference from: choose codec = dense",
-                    self.strategy.name()
-                ))
+                Err(ChoicesError::LossyReplicas { with: self.strategy.name() })
             }
             _ => Ok(()),
         }
     }
 
-    /// The strategy itself. `batch` is one worker's, `workers` those of the first view.
+    /// The strategy for a batch per worker and the number of workers in the first view.
     pub fn build(&self, batch: u64, workers: usize) -> Box<dyn AnyStrategy> {
         let total = (self.rescale == Rescale::FixedBatch).then_some(batch * workers as u64);
-        // An open batch has a floor of a quarter, and grows by quarters until the sum has ended.
+        // An open batch starts with a quarter of the batch and grows by quarters until the sum has ended.
         let quarter = (batch / 4).max(1);
         let base = if self.shares == Shares::Open { quarter } else { batch };
         let batches = Batches::new(base, total, self.shares);
@@ -289,7 +250,7 @@ impl Choices {
         let gossip = |direction| Box::new(Gossip { batch, period: steps, direction });
         match self.strategy {
             StrategyKind::AllReduce => Box::new(AllReduce { batches }),
-            // Until it is known what open batches come to, they count as whole ones.
+            // Until the sizes of open batches are known, they count as whole batches.
             StrategyKind::Delayed => Box::new(Delayed {
                 batches,
                 batch_growth: quarter,

@@ -6,22 +6,23 @@ use std::sync::Arc;
 use paceline_data::load::NAMES;
 use paceline_learn::{Dataset, Extent, Noise, Table, Vocabulary, blobs, digits, patterns};
 
-use crate::Job;
-use crate::recipes::unknown;
+use crate::config::Job;
+use crate::error::TaskError;
+use crate::suggest::unknown;
 
 pub use paceline_data::Sets;
 
-/// Those that are built in or made up; the others are `paceline_data`'s.
+/// The names and summaries of the built-in and synthetic data sets; the others come from `paceline_data`.
 pub const BUILT_IN: [(&str, &str); 5] = [
     ("digits", "handwritten digits, 8 x 8 gray, 10 classes, 1,437 + 360"),
-    ("patterns", "made-up stripes, 16 x 16 gray, 10 classes by direction, 2,000 + 500"),
+    ("patterns", "synthetic stripes, 16 x 16 gray, 10 classes by direction, 2,000 + 500"),
     ("text", "Alice's Adventures in Wonderland, windows of 65 characters, 4,173 + 231"),
-    ("blobs", "made-up points, 16 features, 4 classes, 2,000 + 500"),
-    ("noise", "nothing at all, for the model quadratic"),
+    ("blobs", "synthetic points, 16 features, 4 classes, 2,000 + 500"),
+    ("noise", "no data, for the model quadratic"),
 ];
 
-/// The data that a job names, or as much of it as the job wants.
-pub fn of(job: &Job) -> Result<Sets, String> {
+/// The data that a job names, cut to `job.samples`.
+pub fn of(job: &Job) -> Result<Sets, TaskError> {
     let sets = named(&job.data, job.seed, job.data_dir.as_deref())?;
     let all = sets.train.len();
     match job.samples {
@@ -29,34 +30,32 @@ pub fn of(job: &Job) -> Result<Sets, String> {
         Some(samples) if (1..=all).contains(&samples) => {
             Ok(Sets { train: Arc::new(First { whole: sets.train, len: samples }), test: sets.test })
         }
-        Some(samples) => Err(format!(
-            "samples = {samples}: {} has {all} to learn from, give 1 to {all}",
-            job.data
-        )),
+        Some(samples) => Err(TaskError::Samples { samples, data: job.data.clone(), all }),
     }
 }
 
-/// A data set; what lies in files lies under `root`, or in the usual folder.
-pub fn named(name: &str, seed: u64, root: Option<&Path>) -> Result<Sets, String> {
+/// The data set of that name; its files are in `root`, or in the default folder.
+pub fn named(name: &str, seed: u64, root: Option<&Path>) -> Result<Sets, TaskError> {
     match name {
         "digits" => Ok(sets(digits())),
         "patterns" => {
             let train = patterns(2_000, patterns::EXTENT, 10, seed);
-            // Other stripes, in the same directions.
+            // Different stripes, in the same directions.
             let test = patterns(500, patterns::EXTENT, 10, !seed);
             Ok(sets((train, test)))
         }
         "blobs" => {
-            // The same centers for both sets, other points around them.
+            // The same centers for both sets, different points around them.
             let all = blobs(2_500, 16, 4, seed, 0.5);
             Ok(sets(split(all, 2_000)))
         }
         "noise" => Ok(sets((Noise { len: 2_000 }, Noise { len: 1 }))),
         name => match paceline_data::load(name, root, seed) {
-            Some(loaded) => loaded.map_err(|error| error.to_string()),
+            Some(sets) => Ok(sets?),
             None => {
-                let known = || BUILT_IN.iter().map(|(name, _)| *name).chain(NAMES);
-                Err(unknown("data set", name, known(), "`paceline data list` lists them all"))
+                let known = BUILT_IN.iter().map(|(name, _)| *name).chain(NAMES);
+                let advice = "`paceline data list` lists them all";
+                Err(unknown("data set", name, known, advice).into())
             }
         },
     }
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_built_in_set_is_there_without_files() {
+    fn built_in_sets_need_no_files() {
         for (name, _) in BUILT_IN {
             let sets = named(name, 1, Some(Path::new("/nonexistent"))).expect("it is built in");
             assert_eq!(sets.train.features(), sets.test.features(), "{name}");
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_may_learn_from_the_first_samples_only() {
+    fn a_job_may_train_on_the_first_samples_only() {
         let job = Job { samples: Some(100), ..Job::default() };
         let (some, all) = (of(&job).unwrap(), of(&Job::default()).unwrap());
         let [mut one, mut other] = [[0.0; 64]; 2];
@@ -135,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn no_samples_and_more_than_there_are_get_refused() {
+    fn zero_samples_and_more_than_all_are_refused() {
         for samples in [0, 1_438] {
-            let said = of(&Job { samples: Some(samples), ..Job::default() }).err();
-            let sentence =
-                format!("samples = {samples}: digits has 1437 to learn from, give 1 to 1437");
-            assert_eq!(said, Some(sentence));
+            let refused = of(&Job { samples: Some(samples), ..Job::default() }).err();
+
+            let is_it = matches!(refused, Some(TaskError::Samples { all: 1437, .. }));
+            assert!(is_it, "{refused:?}");
         }
     }
 }

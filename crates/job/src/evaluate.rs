@@ -1,21 +1,23 @@
-//! How good a trained model is on a test set, and what it takes for what.
+//! Evaluates a trained model on a test set: loss, accuracy and confusion matrix.
 
 use paceline_learn::kernels::loops::highest;
 use paceline_learn::{Batch, Dataset, Model, Scratch};
 use rayon::prelude::*;
 
-/// What a model's answers came to. An answer is a sample's class or, in a text, the character after each place.
+use crate::error::InferenceError;
+
+/// The score of a model's predictions: one class per sample or, in a text, the next character at each position.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluation {
     pub answers: u64,
     pub correct: u64,
-    /// In nats, over all answers.
+    /// In nats, over all predictions.
     pub loss_sum: f64,
-    /// How often a class (row) was taken for each (column).
+    /// How often a class (row) was predicted as each class (column).
     pub confusion: Vec<Vec<u64>>,
 }
 
-/// Two classes, one of which was taken for the other.
+/// A class that was predicted as another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confused {
     pub class: usize,
@@ -23,12 +25,12 @@ pub struct Confused {
     pub times: u64,
 }
 
-/// Asks the model about the whole test set, on all cores; the result does not depend on their number.
+/// Evaluates the whole test set on all cores; the result does not depend on their number.
 pub fn evaluate(
     model: &dyn Model,
     params: &[f32],
     test: &dyn Dataset,
-) -> Result<Evaluation, String> {
+) -> Result<Evaluation, InferenceError> {
     let micro_batch = model.micro_batch_max().max(1) as u64;
     let parts: Vec<_> = (0..test.len().div_ceil(micro_batch))
         .into_par_iter()
@@ -36,7 +38,7 @@ pub fn evaluate(
             let from = part * micro_batch;
             let to = test.len().min(from + micro_batch);
             batch.fill(test, (from..to).map(|index| (0, index)));
-            judged(model, params, batch, scratch, test.classes())
+            evaluate_batch(model, params, batch, scratch, test.classes())
         })
         .collect();
     let mut whole = Evaluation::new(test.classes());
@@ -46,34 +48,34 @@ pub fn evaluate(
     Ok(whole)
 }
 
-fn judged(
+fn evaluate_batch(
     model: &dyn Model,
     params: &[f32],
     batch: &Batch,
     scratch: &mut Scratch,
     classes: usize,
-) -> Result<Evaluation, String> {
+) -> Result<Evaluation, InferenceError> {
     let logits = model.outputs(params, batch, scratch);
-    let right = logits.len().checked_div(classes).and_then(|rows| right_answers(batch, rows));
-    let right = right
-        .ok_or("the model tells no classes: there is nothing to compare with the right ones")?;
+    let labels = logits.len().checked_div(classes).and_then(|rows| labels_of(batch, rows));
+    let labels = labels.ok_or(InferenceError::NoClasses)?;
     let mut evaluation = Evaluation::new(classes);
-    for (logits, right) in logits.chunks_exact(classes).zip(right) {
-        let guess = highest(logits);
+    for (logits, label) in logits.chunks_exact(classes).zip(labels) {
+        let predicted = highest(logits);
         evaluation.answers += 1;
-        evaluation.correct += u64::from(guess == right);
-        evaluation.loss_sum += loss(logits, right);
-        evaluation.confusion[right][guess] += 1;
+        evaluation.correct += u64::from(predicted == label);
+        evaluation.loss_sum += loss(logits, label);
+        evaluation.confusion[label][predicted] += 1;
     }
     Ok(evaluation)
 }
 
-/// The labels or, if there is an answer for all places but one of each sample, the tokens after these.
-fn right_answers(batch: &Batch, answers: usize) -> Option<Vec<usize>> {
+/// The labels or, if there is a prediction for all positions of each sample except the last, the tokens that
+/// follow these positions.
+fn labels_of(batch: &Batch, predictions: usize) -> Option<Vec<usize>> {
     let Batch { features, inputs, labels, .. } = batch;
-    if answers == batch.len() {
+    if predictions == batch.len() {
         Some(labels.iter().map(|label| *label as usize).collect())
-    } else if answers == batch.len() * features.saturating_sub(1) {
+    } else if predictions == batch.len() * features.saturating_sub(1) {
         let next = inputs.chunks_exact(*features).flat_map(|tokens| &tokens[1..]);
         Some(next.map(|token| *token as usize).collect())
     } else {
@@ -81,11 +83,11 @@ fn right_answers(batch: &Batch, answers: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// -log of the probability of the right class.
-fn loss(logits: &[f32], right: usize) -> f64 {
+/// Cross-entropy: -log of the predicted probability of the label.
+fn loss(logits: &[f32], label: usize) -> f64 {
     let highest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - highest).exp()).sum();
-    sum.ln() + highest - f64::from(logits[right])
+    sum.ln() + highest - f64::from(logits[label])
 }
 
 impl Evaluation {
@@ -111,7 +113,7 @@ impl Evaluation {
         self.correct as f64 / self.answers as f64
     }
 
-    /// The pairs that were confused, the most frequent first.
+    /// The confused pairs, the most frequent first.
     pub fn confused(&self) -> Vec<Confused> {
         let mut pairs = Vec::new();
         for (class, row) in self.confusion.iter().enumerate() {
@@ -135,7 +137,7 @@ mod tests {
     use crate::write::stand_in::Bigrams;
 
     #[test]
-    fn the_score_is_the_one_that_jobs_are_judged_by() {
+    fn the_score_equals_the_one_in_journals() {
         let (_, test) = digits();
         let model = mlp(64, &[32], 10);
         let params = model.initial(3);
@@ -152,9 +154,9 @@ mod tests {
         assert_eq!((diagonal, all), (evaluation.correct, 360));
     }
 
-    /// After a comes b, after b comes a: told with probability e / (e + 1).
+    /// The model predicts b after a, and a after b, with probability e / (e + 1).
     #[test]
-    fn every_character_of_a_text_but_the_first_is_an_answer() {
+    fn every_character_of_a_text_except_the_first_is_predicted() {
         let (_, test) = texts("ab".repeat(50).as_bytes(), 4).unwrap();
         let model = Bigrams { context: 4, logits: vec![vec![0.0, 1.0], vec![1.0, 0.0]] };
 
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_told_by_how_often_they_are_confused() {
+    fn confused_pairs_are_sorted_by_frequency() {
         let confusion = vec![vec![5, 1, 0], vec![0, 2, 7], vec![3, 0, 9]];
         let evaluation = Evaluation { confusion, ..Evaluation::default() };
 
@@ -181,8 +183,6 @@ mod tests {
         let (_, test) = digits();
         let model = Quadratic { curvature: vec![1.0; 4], noise: 0.0 };
 
-        let said = evaluate(&model, &[0.0; 4], &test).unwrap_err();
-
-        assert!(said.starts_with("the model tells no classes"), "{said}");
+        assert_eq!(evaluate(&model, &[0.0; 4], &test), Err(InferenceError::NoClasses));
     }
 }

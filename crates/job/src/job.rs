@@ -1,102 +1,48 @@
-//! What the user asks for, checked once at the door; behind it everything is valid.
+//! Checks a job once; a [`Prepared`] job is valid and ready to run.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use paceline_learn::{Optimizer, Path, Rescale, Schedule, Shape};
+use paceline_learn::{Optimizer, Rescale, Schedule};
 use paceline_runtime::codec::Codec;
 use paceline_runtime::edge::Compute;
 use paceline_runtime::{AnyStrategy, Plan, Replay};
-use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::Checkpoints;
-use crate::choices::{Choices, kind};
+pub use crate::config::Job;
+use crate::error::{Error, JobError};
 use crate::models;
-use crate::recipes::{Make, Recipe, find};
+use crate::recipes::{Make, Recipe, built_in, find};
 use crate::retime::Training;
 use crate::run_result::Losses;
 use crate::task::Task;
 
-/// A job, as a file or flags say it. What is left out has a default.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Job {
-    /// A recipe's name.
-    pub strategy: String,
-    /// A training algorithm spelled out, in place of what the recipe says.
-    pub choices: Option<Choices>,
-    pub model: String,
-    pub data: String,
-    /// Where data sets lie, in place of the usual folder.
-    pub data_dir: Option<PathBuf>,
-    /// So many of the first samples to learn from, in place of all.
-    pub samples: Option<u64>,
-    pub epochs: f64,
-    /// Of one worker.
-    pub batch: Option<u64>,
-    /// Of all workers of the first view together, in place of `batch`; rounded up to equal batches.
-    pub batch_total: Option<u64>,
-    pub seed: u64,
-    /// For a total batch of `batch_reference`; left out, the recipe's own.
-    pub learning_rate: Option<f32>,
-    /// The total batch that the learning rate is meant for; left out, that of the first view.
-    pub batch_reference: Option<f64>,
-    #[serde(deserialize_with = "kind")]
-    pub schedule: Shape,
-    /// The fraction of the job over which the learning rate rises.
-    pub warm_up: f64,
-    pub optimizer: Option<Optimizer>,
-    /// Which vector instructions gradients use; left out, the best of this processor.
-    pub kernels: Option<Path>,
-    /// Training loss whose time is reported.
-    pub target_loss: Option<f64>,
-    /// Test accuracy whose time is reported, in place of a loss.
-    pub target_accuracy: Option<f64>,
-    /// Where and how often what was learned is saved; only on real clusters.
-    pub checkpoints: Option<Checkpoints>,
+/// What [`Job::prepare_with`] needs besides the job.
+#[derive(Clone)]
+pub struct PrepareOptions<'a> {
+    /// The workers of the first view.
+    pub workers: u32,
+    /// The strategies that the job may name.
+    pub recipes: &'a [Recipe],
+    /// Replaces the job's `model` and `data`, which are then ignored.
+    pub task: Option<Task>,
 }
 
-/// The batch of one worker, unless a job says otherwise.
-const BATCH: u64 = 16;
-const BATCH_MAX: u64 = 1 << 24;
-
-impl Default for Job {
-    fn default() -> Job {
-        Job {
-            strategy: "ssgd".into(),
-            choices: None,
-            model: "mlp".into(),
-            data: "digits".into(),
-            data_dir: None,
-            samples: None,
-            epochs: 20.0,
-            batch: None,
-            batch_total: None,
-            seed: 1,
-            learning_rate: None,
-            batch_reference: None,
-            schedule: Shape::Step { at: vec![0.5, 0.75], factor: 0.1 },
-            warm_up: 0.0,
-            optimizer: None,
-            kernels: None,
-            target_loss: None,
-            target_accuracy: None,
-            checkpoints: None,
-        }
+impl PrepareOptions<'static> {
+    /// The built-in recipes, and the model and data that the job names.
+    pub fn new(workers: u32) -> PrepareOptions<'static> {
+        PrepareOptions { workers, recipes: built_in(), task: None }
     }
 }
 
-/// A job that has been checked: ready to run on a cluster of so many workers.
+/// A job that has been checked: ready to run.
 #[derive(Clone)]
 pub struct Prepared {
     pub name: String,
-    /// As the job names them; empty where the task is one's own.
+    /// As the job names them; empty if a task was given instead.
     pub(crate) model: String,
     pub(crate) data: String,
     pub workers: u32,
-    /// How many it was made for; others may go on with it.
+    /// The workers of the first view: batches and learning rates follow from it. A resumed job may run on
+    /// another number of workers.
     pub workers_first: u32,
     pub batch: u64,
     pub task: Task,
@@ -106,7 +52,7 @@ pub struct Prepared {
     pub ends_at_target: bool,
     /// The losses before the job was resumed.
     pub(crate) losses: Losses,
-    /// What is learned, if a run has learned it before.
+    /// The recorded training of an earlier run, which replaces computing.
     pub(crate) training: Option<Arc<Training>>,
     make: Make,
 }
@@ -118,48 +64,45 @@ pub enum Target {
 }
 
 impl Job {
-    /// Reads a job from TOML; the sentence names line and field.
-    pub fn from_toml(text: &str) -> Result<Job, String> {
-        toml::from_str(text).map_err(|error| toml_sentence(text, &error))
+    /// Checks everything that types cannot, with the built-in recipes and the model and data that the job names.
+    pub fn prepare(&self, workers: u32) -> Result<Prepared, Error> {
+        self.prepare_with(PrepareOptions::new(workers))
     }
 
-    /// Checks everything that types cannot; with a task of one's own, `model` and `data` are not looked at.
-    pub fn check(
-        &self,
-        recipes: &[Recipe],
-        workers: u32,
-        own: Option<Task>,
-    ) -> Result<Prepared, String> {
+    /// As [`prepare`](Self::prepare), with custom recipes or a custom task.
+    pub fn prepare_with(&self, options: PrepareOptions<'_>) -> Result<Prepared, Error> {
+        let PrepareOptions { workers, recipes, task } = options;
         let recipe = find(recipes, &self.strategy)?;
         let make = self.choices.clone().map_or(recipe.make.clone(), Make::Choices);
         if let Make::Choices(choices) = &make {
             choices.check()?;
         }
         if workers == 0 {
-            return Err("workers = 0: a job needs at least one worker".into());
+            return Err(JobError::NoWorkers.into());
         }
         let batch = self.batch_of_one(workers)?;
-        let named = own.is_none().then_some((self.model.as_str(), self.data.as_str()));
+        let named = task.is_none().then_some((self.model.as_str(), self.data.as_str()));
         let (model, data) = named.unzip();
-        let task = match own {
+        let task = match task {
             Some(task) => task,
             None => Task::of(self)?,
         };
         let steps = self.steps(recipe, model, task.train.features())?;
         let plan = self.plan(steps, &make, &task, batch, workers)?;
         let target = self.target()?;
-        self.checkpoints.as_ref().map_or(Ok(()), Checkpoints::check)?;
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.check()?;
+        }
         let name = match &self.choices {
             Some(choices) => choices.strategy.name().to_owned(),
             None => recipe.name.clone(),
         };
-        let workers_first = workers;
         Ok(Prepared {
             name,
             model: model.unwrap_or_default().to_owned(),
             data: data.unwrap_or_default().to_owned(),
             workers,
-            workers_first,
+            workers_first: workers,
             batch,
             task,
             plan,
@@ -171,44 +114,12 @@ impl Job {
         })
     }
 
-    /// The kernels' path.
-    pub(crate) fn path(&self) -> Result<Path, String> {
-        match self.kernels {
-            Some(path) if !path.is_here() => Err(format!(
-                "kernels = \"{}\": this processor has no such instructions; leave it out, or take portable",
-                path.name()
-            )),
-            path => Ok(path.unwrap_or_else(Path::best)),
-        }
-    }
-
-    pub(crate) fn batch_of_one(&self, workers: u32) -> Result<u64, String> {
-        match (self.batch, self.batch_total) {
-            (Some(_), Some(_)) => Err("batch and batch_total say the same thing: give one".into()),
-            (Some(0), _) => Err("batch = 0: give at least one sample".into()),
-            (Some(batch), None) if batch > BATCH_MAX => Err(format!(
-                "batch = {batch}: a worker takes at most {BATCH_MAX} samples at a time"
-            )),
-            (Some(batch), None) => Ok(batch),
-            (None, Some(total)) if total < u64::from(workers) => Err(format!(
-                "batch_total = {total} is smaller than the {workers} workers: each needs at least one sample"
-            )),
-            (None, Some(total)) if total.div_ceil(u64::from(workers)) > BATCH_MAX => Err(format!(
-                "batch_total = {total}: a worker takes at most {BATCH_MAX} samples at a time"
-            )),
-            (None, Some(total)) => Ok(total.div_ceil(u64::from(workers))),
-            (None, None) => Ok(BATCH),
-        }
-    }
-
-    fn target(&self) -> Result<Option<Target>, String> {
+    fn target(&self) -> Result<Option<Target>, JobError> {
         match (self.target_loss, self.target_accuracy) {
-            (Some(_), Some(_)) => Err("target_loss and target_accuracy: give one of them".into()),
-            (Some(loss), _) if !(loss.is_finite() && loss > 0.0) => {
-                Err(format!("target_loss = {loss}: give a number above zero"))
-            }
+            (Some(_), Some(_)) => Err(JobError::TwoTargets),
+            (Some(loss), _) if !(loss.is_finite() && loss > 0.0) => Err(JobError::TargetLoss(loss)),
             (_, Some(accuracy)) if !(accuracy > 0.0 && accuracy <= 1.0) => {
-                Err(format!("target_accuracy = {accuracy}: give a number above 0, at most 1"))
+                Err(JobError::TargetAccuracy(accuracy))
             }
             (Some(loss), _) => Ok(Some(Target::Loss(loss))),
             (_, Some(accuracy)) => Ok(Some(Target::Accuracy(accuracy))),
@@ -216,24 +127,24 @@ impl Job {
         }
     }
 
-    /// How replicas are moved. What the job leaves out follows the named model's habits, or the recipe.
+    /// The optimizer and the schedule. Defaults are those of the named model, or of the recipe.
     fn steps(
         &self,
         recipe: &Recipe,
         model: Option<&str>,
         features: usize,
-    ) -> Result<(Optimizer, Schedule), String> {
-        // A rate is one of its optimizer: habits of rate count where those of optimizer do.
-        let habits = model.filter(|_| self.optimizer.is_none()).and_then(models::habits);
-        let (optimizer, rate) = habits.unwrap_or_else(|| {
+    ) -> Result<(Optimizer, Schedule), JobError> {
+        // A learning rate belongs to its optimizer: the model's default rate needs the model's default optimizer.
+        let of_model = model.filter(|_| self.optimizer.is_none()).and_then(models::default_steps);
+        let (optimizer, rate) = of_model.unwrap_or_else(|| {
             let factor = model.map_or(1.0, |model| models::rate_factor(model, features));
             (recipe.optimizer.clone(), recipe.learning_rate * factor)
         });
         let optimizer = self.optimizer.clone().unwrap_or(optimizer);
-        optimizer.check().map_err(|error| error.to_string())?;
+        optimizer.check().map_err(JobError::from)?;
         let base = self.learning_rate.unwrap_or(rate);
         let schedule = Schedule { base, shape: self.schedule.clone(), warm_up: self.warm_up };
-        schedule.check().map_err(|error| error.to_string())?;
+        schedule.check().map_err(JobError::from)?;
         Ok((optimizer, schedule))
     }
 
@@ -244,12 +155,9 @@ impl Job {
         task: &Task,
         batch: u64,
         workers: u32,
-    ) -> Result<Plan, String> {
+    ) -> Result<Plan, JobError> {
         if !(self.epochs.is_finite() && self.epochs > 0.0 && self.epochs < 1e6) {
-            return Err(format!(
-                "epochs = {}: give a number above zero, below a million",
-                self.epochs
-            ));
+            return Err(JobError::Epochs(self.epochs));
         }
         let (rescale, codec) = match make {
             Make::Choices(choices) => (choices.rescale, choices.codec),
@@ -257,20 +165,16 @@ impl Job {
         };
         let first = batch * u64::from(workers);
         if codec.is_lossy() && task.model.buffers() > 0 {
-            return Err(
-                "batch norm's statistics do not survive a lossy codec: take a model with group norm (without -bn), or codec dense".into(),
-            );
+            return Err(JobError::LossyBatchNorm);
         }
         let batch_reference = self.batch_reference.unwrap_or(first as f64);
         if !(batch_reference.is_finite() && batch_reference > 0.0) {
-            return Err(format!("batch_reference = {batch_reference}: give a number above zero"));
+            return Err(JobError::BatchReference(batch_reference));
         }
         let samples_per_epoch = task.train.len();
         let samples_total = (self.epochs * samples_per_epoch as f64).round() as u64;
         if samples_total < first {
-            return Err(format!(
-                "{workers} workers x batch {batch} is more than the job's {samples_total} samples: lower the batch or give more epochs"
-            ));
+            return Err(JobError::TooFewSamples { workers, batch, samples: samples_total });
         }
         Ok(Plan {
             seed: self.seed,
@@ -300,13 +204,13 @@ impl Prepared {
         }
     }
 
-    /// The same job, with what a recorded run measured in place of this run's clock.
+    /// The same job, with the measurements of a recorded run instead of this run's clock.
     pub fn replaying(mut self, replay: Replay) -> Prepared {
         self.plan.replay = Some(Arc::new(replay));
         self
     }
 
-    /// Whether what is learned depends on how long things take. What others wrote may.
+    /// Whether the trained parameters may depend on how long things take; always true for custom strategies.
     pub fn reads_clock(&self) -> bool {
         match &self.make {
             Make::Choices(choices) => choices.reads_clock(),
@@ -314,14 +218,15 @@ impl Prepared {
         }
     }
 
-    /// Whether what one run learned can be told again elsewhere. AdaScale reads no clock, but gradients.
+    /// Whether the recorded training of one run is valid on any cluster. AdaScale reads no clock, but it
+    /// reads gradients, which a recorded training does not have.
     pub fn is_retimable(&self) -> bool {
         !self.reads_clock() && self.plan.rescale != Rescale::Adascale
     }
 
-    /// The same job on a cluster where things take another time.
+    /// The same job, timed without computing: losses and scores come from the recorded training.
     pub fn retimed(mut self, training: Arc<Training>) -> Prepared {
-        assert!(self.is_retimable(), "it may learn something else elsewhere");
+        assert!(self.is_retimable(), "the training must not depend on the cluster");
         self.plan.replay = Some(Arc::new(training.replay()));
         self.training = Some(training);
         self
@@ -336,82 +241,23 @@ impl Prepared {
     }
 }
 
-fn cut(text: &str, length: usize) -> String {
-    match text.char_indices().nth(length) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
-/// The text of a file that describes a job, a scenario or the like.
-pub fn read_description(what: &str, path: impl AsRef<std::path::Path>) -> Result<String, String> {
-    const BYTES_MAX: u64 = 1_000_000;
-    let shown = path.as_ref().display();
-    let mut text = String::new();
-    let file = File::open(&path);
-    let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
-    read.map_err(|error| format!("cannot read the {what} {shown}: {error}"))?;
-    if text.len() as u64 > BYTES_MAX {
-        return Err(format!("cannot read the {what} {shown}: it is longer than a million bytes"));
-    }
-    Ok(text)
-}
-
-/// "line 3, batch: invalid type: string, expected u64"
-pub fn toml_sentence(text: &str, error: &toml::de::Error) -> String {
-    // A file that is something else altogether may be one long line.
-    let message = cut(&error.message().replace('\n', " "), 400);
-    match error.span() {
-        Some(span) => {
-            let before = &text[..span.start.min(text.len())];
-            let line = before.matches('\n').count() + 1;
-            let source = text.lines().nth(line - 1).unwrap_or("").trim();
-            match source.is_empty() {
-                true => format!("line {line}: {message}"),
-                false => format!("line {line}: {message} (in `{}`)", cut(source, 80)),
-            }
-        }
-        None => message,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipes::recipes;
 
     #[test]
     fn choices_may_be_named_short_or_spelled_out() {
         let job = Job::from_toml(
             "[choices]\nstrategy = \"delayed\"\nshares = \"by_speed\"\ncodec = { kind = \"qsgd\", bits = 4 }\n",
         );
-        let prepared = job.and_then(|job| job.check(&recipes(), 4, None)).expect("it is sound");
+
+        let prepared = job.expect("it can be read").prepare(4).expect("the job is valid");
+
         assert_eq!(prepared.name, "delayed");
     }
 
     #[test]
-    fn a_malformed_job_is_told_line_and_field() {
-        let error = Job::from_toml("epochs = 3\nbatch = \"x\"\n").expect_err("a batch is a number");
-        assert!(error.starts_with("line 2:") && error.contains("batch"), "{error}");
-        let error = Job::from_toml("[choices]\nstrategy = \"delayed\"\nshares = \"opn\"\n");
-        assert!(error.expect_err("there is no such share").contains("opn"));
-        let long = format!("epochs = 3\nbatch = \"{}\"\n", "x".repeat(5000));
-        assert!(Job::from_toml(&long).expect_err("a batch is a number").len() < 600);
-        let short = Job::from_toml("schedule = \"constant\"\n").expect("it needs nothing else");
-        assert_eq!(short.schedule, Shape::Constant);
-        for misspelled in [
-            "[choices]\nstrategy = \"delayed\"\nshares = { kind = \"by_speed\", smothing = 0.5 }\n",
-            "[choices]\nstrategy = \"all_reduce\"\ncodec = { kind = \"qsgd\", bits = 4, bukcet = 8 }\n",
-            "[choices]\nstrategy = \"periodic_average\"\nperiod = { kind = \"adaptive\", steps_first = 4, max = 8 }\n",
-            "[optimizer]\nrule = { kind = \"sgd\", momentum = 0.9, nestrov = true }\n",
-            "schedule = { kind = \"cosine\", floor = 0.1, flor = 0.2 }\n",
-        ] {
-            assert!(Job::from_toml(misspelled).is_err(), "{misspelled}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn contradictions_and_impossible_numbers_are_refused() {
         let rows = [
             ("strategy = \"all_reduce\"\nelasticity = 0.5", "elasticity is the pull of"),
             (
@@ -419,26 +265,25 @@ mod tests {
                 "period.steps_max = 3 is less than the 40 steps",
             ),
         ];
-        for (choices, says) in rows {
+        let error = |job: Job| job.prepare(4).err().expect("it is refused").to_string();
+        for (choices, start) in rows {
             let job = Job::from_toml(&format!("[choices]\n{choices}\n")).expect("it can be read");
-            let sentence = job.check(&recipes(), 4, None).err().expect("it is refused");
-            assert!(sentence.starts_with(says), "{sentence}");
+            let message = error(job);
+            assert!(message.starts_with(start), "{message}");
         }
         for rate in [f32::INFINITY, f32::NAN, 0.0, -1.0] {
             let job = Job { learning_rate: Some(rate), ..Job::default() };
-            assert!(job.check(&recipes(), 4, None).is_err(), "{rate}");
+            assert!(job.prepare(4).is_err(), "{rate}");
         }
         let epsilon = "[optimizer]\nrule = { kind = \"adamw\", beta1 = 0.9, beta2 = 0.99, epsilon = 0.0, weight_decay = 0.0 }\n";
         let job = Job::from_toml(epsilon).expect("it can be read");
-        assert!(
-            job.check(&recipes(), 4, None).err().expect("it is refused").starts_with("epsilon")
-        );
+        assert!(error(job).contains("epsilon"));
     }
 
-    /// The recipes' rates are for digits: unscaled, nothing would be learned from larger images.
+    /// The recipes' rates are for digits: unscaled, training on larger images would diverge.
     #[test]
     fn default_rates_follow_the_data_and_a_rate_leaves_the_optimizer_alone() {
-        let prepared = |job: Job| job.check(&recipes(), 4, None).expect("it is sound").plan;
+        let prepared = |job: Job| job.prepare(4).expect("the job is valid").plan;
         let rate = |model: &str, data: &str| {
             let job = Job { model: model.into(), data: data.into(), ..Job::default() };
             prepared(job).schedule.base
@@ -459,7 +304,19 @@ mod tests {
         let total = Job { batch_total: Some(u64::MAX), ..Job::default() };
         let epochs = Job { epochs: 1e300, ..Job::default() };
         for job in [total, epochs] {
-            assert!(job.check(&recipes(), 3, None).is_err());
+            assert!(job.prepare(3).is_err());
         }
+    }
+
+    #[test]
+    fn a_custom_task_replaces_the_named_model_and_data() {
+        let task = Task::of(&Job::default()).expect("the default task exists");
+        let job = Job { model: "no such model".into(), ..Job::default() };
+
+        let prepared =
+            job.prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(2) });
+
+        assert_eq!(prepared.expect("the names are ignored").model, "");
+        assert!(job.prepare(2).is_err());
     }
 }

@@ -1,6 +1,6 @@
-//! A journal as a file of JSON lines: written during a run, read after it.
+//! A journal as a file of JSON lines, written during a run and read afterwards.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,20 @@ use paceline_learn::mix;
 use paceline_runtime::journal::VERSION;
 use paceline_runtime::{Line, Reader, Record};
 
-/// Writes each line of a journal to a file, and ever fewer of them when there are very many.
+use crate::error::JournalError;
+
+/// Writes each line of a journal to a file; of frequent records ever fewer, once there are very many.
+///
+/// The journal `NAME` appears with its first line. A file that was there before is then renamed to
+/// `NAME.old`, which replaces an earlier `NAME.old`: a run that is refused leaves the old journal in its
+/// place, and one that dies after its first line leaves it as `NAME.old`. Devices and pipes are written
+/// directly.
 pub struct JournalFile {
     path: PathBuf,
     out: BufWriter<File>,
-    /// After so many lines frequent records are thinned, and again after as many more.
+    /// The file's name and the journal's, until the first line is written.
+    unnamed: Option<Renaming>,
+    /// Frequent records are thinned after this many lines, and again after as many more.
     lines_max: u64,
     /// Lines since the last thinning.
     lines: u64,
@@ -26,17 +35,25 @@ pub struct JournalFile {
 const LINES_MAX: u64 = 1_000_000;
 
 impl JournalFile {
-    pub fn create(path: impl AsRef<Path>) -> Result<JournalFile, String> {
+    pub fn create(path: impl AsRef<Path>) -> Result<JournalFile, JournalError> {
         JournalFile::with_lines_max(path, LINES_MAX)
     }
 
-    pub fn with_lines_max(path: impl AsRef<Path>, lines_max: u64) -> Result<JournalFile, String> {
+    pub fn with_lines_max(
+        path: impl AsRef<Path>,
+        lines_max: u64,
+    ) -> Result<JournalFile, JournalError> {
         let path = path.as_ref().to_owned();
-        let file = File::create(&path)
-            .map_err(|error| format!("cannot write the journal {}: {error}", path.display()))?;
+        let unnamed = renaming(&path);
+        let file = File::create(unnamed.as_ref().map_or(&path, |renaming| &renaming.from));
+        let file = match file {
+            Ok(file) => file,
+            Err(source) => return Err(JournalError::Create { path, source }),
+        };
         Ok(JournalFile {
             path,
             out: BufWriter::new(file),
+            unnamed,
             lines_max: lines_max.max(1),
             lines: 0,
             frequent: 0,
@@ -45,15 +62,13 @@ impl JournalFile {
         })
     }
 
-    /// Writes what is left; a write that failed at any time is told here, for a run goes on without its journal.
-    pub fn finish(mut self) -> Result<(), String> {
+    /// Writes buffered lines. Returns the first error of the whole run, because a failed write does not stop
+    /// the run.
+    pub fn finish(mut self) -> Result<(), JournalError> {
         let flushed = self.out.flush();
-        match self.error.map_or(flushed, Err) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                Err(format!("the journal {} is incomplete: {error}", self.path.display()))
-            }
-        }
+        let written = self.error.take().map_or(flushed, Err);
+        let path = self.path.clone();
+        written.map_err(|source| JournalError::Incomplete { path, source })
     }
 
     fn write(&mut self, line: &Line) {
@@ -61,7 +76,8 @@ impl JournalFile {
             return;
         }
         let text = serde_json::to_string(line).expect("a record is plain data");
-        if let Err(error) = writeln!(self.out, "{text}") {
+        let renamed = self.unnamed.take().map_or(Ok(()), |renaming| renaming.apply());
+        if let Err(error) = renamed.and_then(|()| writeln!(self.out, "{text}")) {
             self.error = Some(error);
         }
         self.lines += 1;
@@ -75,11 +91,63 @@ impl JournalFile {
     }
 }
 
+impl Drop for JournalFile {
+    fn drop(&mut self) {
+        if let Some(Renaming { from, .. }) = &self.unnamed {
+            // No line was written. A leftover empty file does no harm.
+            let _ = fs::remove_file(from);
+        }
+    }
+}
+
+/// A new journal under a temporary name beside its final one.
+struct Renaming {
+    from: PathBuf,
+    to: PathBuf,
+}
+
+impl Renaming {
+    fn apply(self) -> io::Result<()> {
+        let renamed = self.keep_old().and_then(|()| fs::rename(&self.from, &self.to));
+        if renamed.is_err() {
+            let _ = fs::remove_file(&self.from);
+        }
+        renamed
+    }
+
+    fn keep_old(&self) -> io::Result<()> {
+        match fs::metadata(&self.to) {
+            Ok(there) if there.len() > 0 => fs::rename(&self.to, with_suffix(&self.to, ".old")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How a journal gets the name `path`; `None` if it has to be written to `path` directly.
+fn renaming(path: &Path) -> Option<Renaming> {
+    let is_redirected = ["/dev", "/proc"].iter().any(|root| path.starts_with(root));
+    let to = match fs::metadata(path) {
+        // A link stays a link; the file that it points to is replaced.
+        Ok(there) if there.is_file() && !is_redirected => fs::canonicalize(path).ok()?,
+        Ok(_) => return None,
+        // A link to nowhere.
+        Err(_) if fs::symlink_metadata(path).is_ok() => return None,
+        Err(_) => path.to_owned(),
+    };
+    Some(Renaming { from: with_suffix(&to, &format!(".new-{}", std::process::id())), to })
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
 impl Reader for JournalFile {
     fn read(&mut self, line: &Line) {
         if is_frequent(&line.record) {
             self.frequent += 1;
-            // By hash and not in turn: turns could keep one worker's records and leave out another's.
+            // By hash, because every n-th record could always be one worker's.
             if !mix(self.frequent).is_multiple_of(self.keeping_one_in) {
                 return;
             }
@@ -105,45 +173,44 @@ fn is_frequent(record: &Record) -> bool {
     )
 }
 
-/// The lines of a recorded journal, up to the first that cannot be read.
-pub fn read(path: impl AsRef<Path>) -> impl Iterator<Item = Result<Line, String>> {
+/// The lines of a recorded journal, up to and including the first error.
+pub fn read(path: impl AsRef<Path>) -> impl Iterator<Item = Result<Line, JournalError>> {
     let path = path.as_ref().to_owned();
     let (lines, unopened) = match File::open(&path) {
         Ok(file) => (Some(BufReader::new(file).lines()), None),
-        Err(error) => (None, Some(format!("cannot read the journal {}: {error}", path.display()))),
+        Err(source) => (None, Some(JournalError::Open { path: path.clone(), source })),
     };
     let lines = lines.into_iter().flatten().enumerate().map(move |(before, text)| {
-        let at = || format!("{}, line {}", path.display(), before + 1);
-        let text = text.map_err(|error| format!("{}: {error}", at()))?;
+        let (path, line) = (|| path.clone(), before + 1);
+        let text = text.map_err(|source| JournalError::Read { path: path(), line, source })?;
         if before == 0 {
-            check_first(&text).map_err(|sentence| format!("{}: {sentence}", at()))?;
+            check_first(&path(), &text)?;
         }
-        serde_json::from_str(&text).map_err(|error| format!("{}: {}", at(), without_place(&error)))
+        serde_json::from_str(&text).map_err(|source| JournalError::Malformed {
+            path: path(),
+            line,
+            source,
+        })
     });
-    let mut failed = false;
+    let mut has_failed = false;
     unopened.into_iter().map(Err).chain(lines).take_while(move |line| {
-        let go_on = !failed;
-        failed |= line.is_err();
-        go_on
+        let is_readable = !has_failed;
+        has_failed |= line.is_err();
+        is_readable
     })
 }
 
-/// The first line must say a version that we know; the others are only then ours to read.
-fn check_first(text: &str) -> Result<(), String> {
+/// Refuses a first line that does not name a supported version; only then may the other lines be parsed.
+fn check_first(path: &Path, text: &str) -> Result<(), JournalError> {
+    let path = path.to_owned();
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     match (value["record"].as_str(), value["version"].as_u64()) {
         (Some("began"), Some(version)) if version == u64::from(VERSION) => Ok(()),
         (Some("began"), Some(version)) => {
-            Err(format!("a journal of version {version}; this Paceline reads version {VERSION}"))
+            Err(JournalError::Version { path, version, supported: VERSION })
         }
-        _ => Err("not the beginning of a Paceline journal".into()),
+        _ => Err(JournalError::NotAJournal { path }),
     }
-}
-
-/// serde_json counts lines too, from the start of the text it was given: always 1 here.
-fn without_place(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.rsplit_once(" at line ").map_or(text.clone(), |(message, _)| message.to_owned())
 }
 
 #[cfg(test)]
@@ -183,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_lines_are_read_back() {
         let path = scratch("round-trip.jsonl");
         let lines = [began(), committed(1), line(Record::Crashed { who: WorkerId(3) })];
 
@@ -191,9 +258,50 @@ mod tests {
         lines.iter().for_each(|line| file.read(line));
         file.finish().unwrap();
 
-        let again: Result<Vec<Line>, String> = read(&path).collect();
+        let again: Result<Vec<Line>, JournalError> = read(&path).collect();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(again.unwrap(), lines);
+    }
+
+    #[test]
+    fn an_old_journal_stays_until_the_first_line_and_is_then_kept_aside() {
+        let folder = scratch("kept");
+        fs::create_dir_all(&folder).unwrap();
+        let (path, old) = (folder.join("run.jsonl"), folder.join("run.jsonl.old"));
+        fs::write(&path, "the old journal").unwrap();
+
+        // A run that is refused.
+        drop(JournalFile::create(&path).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "the old journal");
+
+        // A run that dies after its first line.
+        let mut file = JournalFile::create(&path).unwrap();
+        file.read(&began());
+        drop(file);
+
+        assert_eq!(fs::read_to_string(&old).unwrap(), "the old journal");
+        assert_eq!(read(&path).filter_map(Result::ok).count(), 1);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_a_link() {
+        let folder = scratch("linked");
+        fs::create_dir_all(&folder).unwrap();
+        let (path, link) = (folder.join("run.jsonl"), folder.join("link"));
+        fs::write(&path, "the old journal").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+
+        let mut file = JournalFile::create(&link).unwrap();
+        file.read(&began());
+        file.finish().unwrap();
+
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(read(&path).count(), 1);
+        assert!(folder.join("run.jsonl.old").exists());
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
@@ -221,26 +329,23 @@ mod tests {
             })
             .collect();
         assert_eq!(left, 10);
-        // 1,000 whole, 1,000 of 2,000, ...: after six thinnings 63,000 of the 100,000 are behind.
+        // The first 1,000, then 1,000 of the next 2,000, ...: six thinnings by record 63,000.
         assert_eq!(thinned, [2, 4, 8, 16, 32, 64]);
         assert!((6_000..7_000).contains(&lines.len()), "{} lines", lines.len());
     }
 
     #[test]
-    fn a_broken_line_is_told_with_its_number_and_ends_the_reading() {
+    fn a_malformed_line_is_reported_with_its_number_and_ends_the_iteration() {
         let path = scratch("broken.jsonl");
         let first = serde_json::to_string(&began()).unwrap();
         std::fs::write(&path, format!("{first}\n{{\"at\":\n{first}\n")).unwrap();
 
-        let lines: Vec<Result<Line, String>> = read(&path).collect();
+        let lines: Vec<Result<Line, JournalError>> = read(&path).collect();
 
         std::fs::remove_file(&path).unwrap();
         assert_eq!(lines.len(), 2);
-        let sentence = lines[1].as_ref().unwrap_err();
-        assert!(
-            sentence.ends_with("broken.jsonl, line 2: EOF while parsing a value"),
-            "{sentence}"
-        );
+        let error = lines[1].as_ref().unwrap_err().to_string();
+        assert!(error.ends_with("broken.jsonl, line 2: EOF while parsing a value"), "{error}");
     }
 
     #[test]
@@ -248,23 +353,22 @@ mod tests {
         let path = scratch("version.jsonl");
         std::fs::write(&path, "{\"record\":\"began\",\"version\":7,\"new\":true}\n").unwrap();
 
-        let lines: Vec<Result<Line, String>> = read(&path).collect();
+        let first = read(&path).next().expect("there is a line");
 
         std::fs::remove_file(&path).unwrap();
-        let sentence = lines[0].as_ref().unwrap_err();
-        assert!(sentence.ends_with("a journal of version 7; this Paceline reads version 1"));
+        assert!(matches!(first, Err(JournalError::Version { version: 7, supported: 1, .. })));
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_full_disk_is_told_at_the_end_and_stops_nothing() {
+    fn a_full_disk_is_reported_at_the_end_and_does_not_stop_the_run() {
         let mut file = JournalFile::create("/dev/full").unwrap();
 
         (0..10_000).for_each(|round| file.read(&committed(round)));
 
-        let sentence = file.finish().unwrap_err();
+        let error = file.finish().unwrap_err();
         assert_eq!(
-            sentence,
+            error.to_string(),
             "the journal /dev/full is incomplete: No space left on device (os error 28)"
         );
     }

@@ -1,9 +1,14 @@
-//! Joins the rooms: from what the user asks for to what came of it.
+//! From a [`Job`] to its [`RunResult`]: checks jobs, runs them simulated or on threads, saves and resumes
+//! them, and evaluates trained models.
 
 pub mod calibrate;
 pub mod checkpoint;
+pub mod checkpoint_config;
 pub mod choices;
+pub mod config;
 pub mod data;
+pub mod description;
+pub mod error;
 pub mod evaluate;
 pub mod job;
 pub mod journal_file;
@@ -16,16 +21,20 @@ pub mod run;
 pub mod run_result;
 pub mod scenarios;
 pub mod simulate;
+pub mod suggest;
 pub mod task;
 pub mod threads;
 pub mod write;
 
 pub use choices::{Choices, StrategyKind};
-pub use job::{Job, Prepared, Target};
-/// What `kernels` in a job may be.
+pub use config::Job;
+pub use error::Error;
+pub use job::{PrepareOptions, Prepared, Target};
+/// The vector instructions that `kernels` in a job may name.
 pub use paceline_learn::Path as Kernels;
 pub use recipes::{Recipe, recipes};
 pub use retime::Training;
-pub use run_result::{Failure, Losses, RunResult};
-pub use simulate::{Simulated, simulate};
+pub use run_result::{Losses, RunResult};
+pub use simulate::{SimulateOptions, Simulated, simulate};
 pub use task::Task;
+pub use threads::{TrainOptions, Trained, train};

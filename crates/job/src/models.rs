@@ -5,7 +5,8 @@ use std::sync::Arc;
 use paceline_learn::net::{charlm, cnn, mlp, resnet, resnet18, softmax};
 use paceline_learn::{Dataset, Extent, Model, Net, Optimizer, Path, Quadratic, Rule};
 
-use crate::recipes::unknown;
+use crate::error::TaskError;
+use crate::suggest::unknown;
 
 pub const MODELS: [&str; 11] = [
     "mlp",
@@ -21,10 +22,11 @@ pub const MODELS: [&str; 11] = [
     "quadratic",
 ];
 
-/// Sides of images that residual networks halve twice or thrice.
+/// The shortest side of an image that convolutional and residual networks can halve.
 const SIDE_MIN: usize = 4;
 
-pub fn named(name: &str, data: &dyn Dataset, path: Path) -> Result<Arc<dyn Model>, String> {
+/// The model of that name, with inputs and classes as `data` has them.
+pub fn named(name: &str, data: &dyn Dataset, path: Path) -> Result<Arc<dyn Model>, TaskError> {
     let (features, classes, extent) = (data.features(), data.classes(), data.extent());
     let inputs = || match name.ends_with("-bn") {
         true => Net::new(extent).with_batch_norm(),
@@ -33,8 +35,8 @@ pub fn named(name: &str, data: &dyn Dataset, path: Path) -> Result<Arc<dyn Model
     let is_text = data.vocabulary().is_some();
     if is_text != (name == "charlm") && MODELS.contains(&name) {
         return Err(match is_text {
-            true => format!("{name} cannot learn a text: take charlm"),
-            false => "charlm learns texts: take --data text, or the path of a .txt file".into(),
+            true => TaskError::NotForText { model: name.to_owned() },
+            false => TaskError::OnlyForText,
         });
     }
     let net = match name {
@@ -43,28 +45,36 @@ pub fn named(name: &str, data: &dyn Dataset, path: Path) -> Result<Arc<dyn Model
         "mlp" => mlp(features, &[256, 128], classes),
         "softmax" => softmax(features, classes),
         "charlm" => charlm(features - 1, classes),
-        "cnn" => cnn(an_image(name, extent)?, classes),
-        "resnet8" | "resnet8-bn" => resnet(an_image(name, extent).map(|_| inputs())?, 1, classes),
-        "resnet20" | "resnet20-bn" => resnet(an_image(name, extent).map(|_| inputs())?, 3, classes),
-        "resnet18" | "resnet18-bn" => resnet18(an_image(name, extent).map(|_| inputs())?, classes),
+        "cnn" => cnn(image_extent(name, extent)?, classes),
+        "resnet8" | "resnet8-bn" => {
+            resnet(image_extent(name, extent).map(|_| inputs())?, 1, classes)
+        }
+        "resnet20" | "resnet20-bn" => {
+            resnet(image_extent(name, extent).map(|_| inputs())?, 3, classes)
+        }
+        "resnet18" | "resnet18-bn" => {
+            resnet18(image_extent(name, extent).map(|_| inputs())?, classes)
+        }
         name => {
             let list = format!("there are {}", MODELS.join(", "));
-            return Err(unknown("model", name, MODELS.into_iter(), &list));
+            return Err(unknown("model", name, MODELS.into_iter(), &list).into());
         }
     };
     Ok(Arc::new(net.on(path)))
 }
 
-/// The optimizer and learning rate of models that do not learn with the recipes' own SGD.
-pub fn habits(name: &str) -> Option<(Optimizer, f32)> {
+/// The default optimizer and learning rate of models that do not train well with the recipes' SGD.
+pub fn default_steps(name: &str) -> Option<(Optimizer, f32)> {
     let rule = Rule::Adamw { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.01 };
     (name == "charlm").then_some((Optimizer { rule, clip_norm: Some(1.0) }, 1e-3))
 }
 
-/// What the recipes' rates, which are for `mlp` on the 64 pixels of digits, are multiplied by. The loss
-/// curves with the square of the inputs' length; below a sixteenth photographs learned too slowly. Norms
-/// make a network indifferent to that, and half the rate is what residual ones are used to; with group
-/// norm the deeper ones need less, or they never begin to learn.
+/// The factor for the recipes' learning rates, which are for `mlp` on the 64 pixels of digits.
+///
+/// The curvature of the loss grows with the square of the inputs' length, hence 64 / features; with a factor
+/// below 1/16, training on photographs was too slow. Networks with norm layers do not depend on the inputs'
+/// length: half the rate is usual for residual ones, and deep ones with group norm need much less, or
+/// training does not start.
 pub fn rate_factor(name: &str, features: usize) -> f32 {
     match name {
         "softmax" | "mlp" | "cnn" => (64.0 / features as f32).clamp(1.0 / 16.0, 1.0),
@@ -76,13 +86,11 @@ pub fn rate_factor(name: &str, features: usize) -> f32 {
     }
 }
 
-fn an_image(model: &str, extent: Extent) -> Result<Extent, String> {
+fn image_extent(model: &str, extent: Extent) -> Result<Extent, TaskError> {
     let Extent { height, width, .. } = extent;
     if height.min(width) < SIDE_MIN {
-        return Err(format!(
-            "{model} learns images of at least {SIDE_MIN} x {SIDE_MIN} pixels, not rows of {} numbers: take mlp, or data such as digits or cifar10",
-            extent.len()
-        ));
+        let (model, features) = (model.to_owned(), extent.len());
+        return Err(TaskError::OnlyForImages { model, side_min: SIDE_MIN, features });
     }
     Ok(extent)
 }

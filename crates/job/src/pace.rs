@@ -1,37 +1,35 @@
-//! Emulated speeds: how long a sample takes each worker on threads.
+//! Emulated speeds: the time per sample of each worker on threads.
 
 use std::time::{Duration, Instant};
 
 use paceline_runtime::Spans;
 use paceline_runtime::edge::Workspace;
 
+use crate::error::JobError;
 use crate::job::Prepared;
 
-/// How many times faster than another a worker may be emulated.
+/// The largest ratio of emulated speeds.
 const RATIO_MAX: f64 = 10_000.0;
 
-/// An emulated batch takes at least this long, for the system wakes no sleeper to the microsecond.
+/// An emulated batch takes at least this long, because sleeping is not exact to the microsecond.
 const BATCH_MIN: Duration = Duration::from_millis(2);
 
-/// Room above what computing takes, so that a late gradient still keeps its pace.
+/// The emulated time is longer than computing takes by this factor, so that a late gradient still keeps its pace.
 const SLACK: f64 = 1.3;
 
 /// Refuses speeds that cannot be emulated.
-pub fn check_speeds(speeds: &[f64]) -> Result<(), String> {
+pub fn check_speeds(speeds: &[f64]) -> Result<(), JobError> {
     if let Some(speed) = speeds.iter().find(|speed| !(speed.is_finite() && **speed > 0.0)) {
-        return Err(format!("speeds: {speed} is no speed: give numbers above zero"));
+        return Err(JobError::Speed(*speed));
     }
     let fastest = speeds.iter().copied().fold(0.0, f64::max);
     match speeds.iter().find(|speed| fastest / **speed > RATIO_MAX) {
-        Some(slow) => Err(format!(
-            "speeds: {fastest} is more than {RATIO_MAX} times {slow}: nobody would wait for that"
-        )),
+        Some(slowest) => Err(JobError::SpeedRatio { fastest, slowest: *slowest, most: RATIO_MAX }),
         None => Ok(()),
     }
 }
 
-/// Each worker's time per sample relative to the fastest one's; speeds are repeated if there are
-/// more workers.
+/// Each worker's time per sample relative to the fastest one's; the speeds are repeated for further workers.
 pub fn relative(speeds: &[f64], workers: u32) -> Vec<f64> {
     let fastest = speeds.iter().copied().fold(0.0, f64::max);
     speeds.iter().cycle().take(workers as usize).map(|speed| fastest / speed).collect()
@@ -43,7 +41,7 @@ pub fn fastest(cost_per_sample: Duration, batch: u64, workers: u32) -> Duration 
     shared.max(BATCH_MIN.div_f64(batch as f64))
 }
 
-/// How many workers there are for each core, at least one.
+/// The number of workers per core, at least one.
 pub fn sharing(workers: u32) -> f64 {
     (f64::from(workers) / cores() as f64).max(1.0)
 }
@@ -52,7 +50,7 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
-/// What a sample costs on this machine when nothing disturbs it.
+/// The time per sample on this machine, at best.
 pub fn measure(prepared: &Prepared) -> Duration {
     let compute = prepared.task.compute(prepared.plan.seed);
     let (mut workspace, mut cost) = (Workspace::default(), Duration::MAX);
@@ -76,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulated_batch_lasts_longer_than_computing_it() {
+    fn an_emulated_batch_takes_longer_than_computing_it() {
         let (cost, workers) = (Duration::from_millis(1), 64);
 
         assert!(fastest(cost, 16, workers) >= cost.mul_f64(SLACK));
@@ -84,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_that_nobody_can_emulate_are_refused() {
+    fn impossible_speeds_are_refused() {
         for speeds in [&[1.0, 0.0][..], &[f64::NAN], &[-1.0], &[1e6, 1.0]] {
             assert!(check_speeds(speeds).is_err(), "{speeds:?}");
         }

@@ -1,51 +1,49 @@
-//! What a trained model says of samples that it has not seen.
+//! Classifies samples with a trained model.
 
 use std::cmp::Ordering;
 use std::path::Path;
 use std::sync::Arc;
 
 use paceline_data::{ImageForm, Picture, image_form, load};
-use paceline_learn::{Batch, Dataset, Extent, Model, Scratch, Table, Text, Vocabulary};
+use paceline_learn::{Batch, Dataset, Model, Scratch, Table, Text, Vocabulary};
 
 use crate::checkpoint::Weights;
+use crate::error::{Error, InferenceError, TaskError};
 use crate::{data, models};
 
-/// A class that a sample may be of.
+/// A class and its predicted probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Guess {
     pub class: usize,
     pub probability: f64,
 }
 
-/// What the model says of each row: all classes, the likeliest first.
+/// For each row all classes, the most likely first.
 pub fn classify(
     model: &dyn Model,
     params: &[f32],
     rows: &[f32],
     features: usize,
     classes: usize,
-) -> Result<Vec<Vec<Guess>>, String> {
+) -> Result<Vec<Vec<Guess>>, InferenceError> {
     let mut guesses = Vec::with_capacity(rows.len() / features);
     let (mut batch, mut scratch) = (Batch::new(), Scratch::default());
-    for some in rows.chunks(features * model.micro_batch_max()) {
-        let samples = some.len() / features;
+    for inputs in rows.chunks(features * model.micro_batch_max()) {
+        let samples = inputs.len() / features;
         batch.features = features;
-        batch.inputs = some.to_vec();
+        batch.inputs = inputs.to_vec();
         batch.labels = vec![0; samples];
         batch.keys = vec![0; samples];
         let logits = model.outputs(params, &batch, &mut scratch);
         if logits.len() != samples * classes {
-            return Err(
-                "the model gives no class to a whole sample: if it learned a text, try --text"
-                    .into(),
-            );
+            return Err(InferenceError::NoClassPerSample);
         }
         guesses.extend(logits.chunks_exact(classes).map(ranked));
     }
     Ok(guesses)
 }
 
-/// Classes by their logits, the highest first; of equals the first.
+/// The classes by descending logit; equal logits in the order of the classes.
 fn ranked(logits: &[f32]) -> Vec<Guess> {
     let probabilities = softmax(logits, 1.0);
     let guess = |(class, probability)| Guess { class, probability };
@@ -59,7 +57,7 @@ fn ranked(logits: &[f32]) -> Vec<Guess> {
     guesses
 }
 
-/// Probabilities, in proportion to exp(logit / temperature).
+/// Probabilities in proportion to exp(logit / temperature).
 pub(crate) fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |logit: &f32| (f64::from(logit - highest) / temperature).exp();
@@ -68,7 +66,7 @@ pub(crate) fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     weights.iter().map(|weight| weight / sum).collect()
 }
 
-/// What a model that learned from images of this form reads of a picture.
+/// The inputs for a picture, of a model that was trained on images of this form.
 pub fn inputs_of(picture: &Picture, form: &ImageForm, inverted: bool) -> Vec<f32> {
     let mut levels = picture.levels(form.extent);
     if inverted {
@@ -79,68 +77,57 @@ pub fn inputs_of(picture: &Picture, form: &ImageForm, inverted: bool) -> Vec<f32
 }
 
 impl Weights {
-    /// The model of the weights, made to fit samples such as these.
-    pub fn model(&self, samples: &dyn Dataset) -> Result<Arc<dyn Model>, String> {
+    /// The model of these weights, for samples of this shape.
+    pub fn model(&self, samples: &dyn Dataset) -> Result<Arc<dyn Model>, Error> {
         let job = &self.manifest.job;
         if job.model == "quadratic" {
-            return Err("the model quadratic learned from noise: it tells no classes".into());
+            return Err(InferenceError::Noise.into());
         }
         let model = models::named(&job.model, samples, job.path()?)?;
         if model.size() != self.params.len() {
-            return Err(format!(
-                "the checkpoint's {} parameters do not fit the model {} for {}, which has {}",
-                self.params.len(),
-                job.model,
-                job.data,
-                model.size()
-            ));
+            let (params, expected) = (self.params.len(), model.size());
+            let (model, data) = (job.model.clone(), job.data.clone());
+            return Err(InferenceError::Params { params, model, data, expected }.into());
         }
         Ok(model)
     }
 
-    /// The images that the model learned from, by form, and the model; their files need not be there.
-    pub fn image_model(&self) -> Result<(ImageForm, Arc<dyn Model>), String> {
-        let learned = &self.manifest.job.data;
-        let form = image_form(learned).ok_or_else(|| match load::text(learned) {
-            Some(_) => {
-                format!("the model learned a text ({learned}): let it go on with one by --text")
-            }
-            None => format!(
-                "the model learned {learned}, which are no images: there is nothing to classify"
-            ),
+    /// The form of the images that the model was trained on, and the model; needs no data files.
+    pub fn image_model(&self) -> Result<(ImageForm, Arc<dyn Model>), Error> {
+        let data = self.manifest.job.data.clone();
+        let form = image_form(&data).ok_or_else(|| match load::text(&data) {
+            Some(_) => InferenceError::TrainedOnText { data },
+            None => InferenceError::NotTrainedOnImages { data },
         })?;
         let (extent, classes) = (form.extent, form.classes);
         let model = self.model(&Table { extent, classes, inputs: vec![], labels: vec![] })?;
         Ok((form, model))
     }
 
-    /// The text that the model learned from, by its characters, and the model; its file need not be there.
-    pub fn text_model(&self) -> Result<(Text, Arc<dyn Model>), String> {
+    /// A text with the vocabulary that the model was trained on, and the model; needs no data files.
+    pub fn text_model(&self) -> Result<(Text, Arc<dyn Model>), Error> {
         let text = Text::unknown(self.vocabulary()?, load::CONTEXT);
         let model = self.model(&text)?;
         Ok((text, model))
     }
 
-    fn vocabulary(&self) -> Result<Vocabulary, String> {
+    fn vocabulary(&self) -> Result<Vocabulary, Error> {
         if let Some(vocabulary) = &self.manifest.vocabulary {
             return Ok(vocabulary.clone());
         }
-        let learned = &self.manifest.job.data;
-        match load::text(learned) {
-            Some(text) => {
-                let (text, _) = text.map_err(|error| error.to_string())?;
-                Ok(text.vocabulary().clone())
-            }
-            None => Err(format!("the model learned {learned}, which is no text")),
+        let data = &self.manifest.job.data;
+        match load::text(data) {
+            Some(text) => Ok(text.map_err(TaskError::from)?.0.vocabulary().clone()),
+            None => Err(InferenceError::NotTrainedOnText { data: data.clone() }.into()),
         }
     }
 
-    /// The test set that the job was judged by, or that of other data of the same shape.
+    /// The test set of the job, or of other data of the same shape.
     pub fn test_set(
         &self,
         other: Option<&str>,
         root: Option<&Path>,
-    ) -> Result<Arc<dyn Dataset>, String> {
+    ) -> Result<Arc<dyn Dataset>, Error> {
         let job = &self.manifest.job;
         let root = root.or(job.data_dir.as_deref());
         let name = other.unwrap_or(&job.data);
@@ -154,43 +141,31 @@ impl Weights {
         name: &str,
         test: &dyn Dataset,
         root: Option<&Path>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         let job = &self.manifest.job;
-        let learned = &job.data;
-        if let (Ok(learned), Some(other)) = (self.vocabulary(), test.vocabulary()) {
-            // A token is a place in the vocabulary: in another one it is another character.
-            return match learned == *other {
+        if let (Ok(known), Some(other)) = (self.vocabulary(), test.vocabulary()) {
+            // A token is an index into the vocabulary: in another one it is another character.
+            return match known == *other {
                 true => Ok(()),
-                false => Err(format!(
-                    "{name} has other characters than the text that the model learned: give one with the same"
-                )),
+                false => Err(InferenceError::OtherCharacters { data: name.to_owned() }.into()),
             };
         }
-        if name == learned {
+        if name == job.data {
             return Ok(());
         }
-        let (extent, classes) = match image_form(learned) {
+        let trained_shape = match image_form(&job.data) {
             Some(form) => (form.extent, form.classes),
             None => {
-                let test = data::named(learned, job.seed, root)?.test;
+                let test = data::named(&job.data, job.seed, root)?.test;
                 (test.extent(), test.classes())
             }
         };
-        if (test.extent(), test.classes()) == (extent, classes) {
+        let shape = (test.extent(), test.classes());
+        if shape == trained_shape {
             return Ok(());
         }
-        Err(format!(
-            "{name} has {}, but the model learned {learned}: {}",
-            in_words(test.extent(), test.classes()),
-            in_words(extent, classes)
-        ))
-    }
-}
-
-fn in_words(Extent { height, width, channels }: Extent, classes: usize) -> String {
-    match (height, width) {
-        (1, 1) => format!("rows of {channels} numbers in {classes} classes"),
-        _ => format!("{height} x {width} x {channels} images in {classes} classes"),
+        let (data, trained_on) = (name.to_owned(), job.data.clone());
+        Err(InferenceError::OtherShape { data, shape, trained_on, trained_shape }.into())
     }
 }
 
@@ -201,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_come_by_probability_and_equals_in_order() {
+    fn classes_are_sorted_by_probability_and_equal_ones_by_number() {
         let guesses = ranked(&[1.0, 3.0, 3.0, -0.0, 0.0]);
 
         let classes: Vec<_> = guesses.iter().map(|guess| guess.class).collect();
@@ -212,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_temperature_sharpens_and_huge_logits_stay_numbers() {
+    fn a_low_temperature_sharpens_and_huge_logits_do_not_overflow() {
         assert!(softmax(&[1.0, 2.0], 0.01)[1] > 0.999);
         assert_eq!(softmax(&[1e30, -1e30], 1.0), [1.0, 0.0]);
     }

@@ -1,6 +1,6 @@
-//! The table of recipes: training algorithms by the names people know.
+//! The table of recipes: training algorithms under their usual names.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use paceline_learn::{Optimizer, Rescale, Rule};
 use paceline_runtime::AnyStrategy;
@@ -8,31 +8,33 @@ use paceline_runtime::codec::Codec;
 use paceline_strategies::parts::{Every, Outer, Period, Shares};
 
 use crate::choices::{Choices, StrategyKind};
+use crate::error::JobError;
+use crate::suggest::unknown;
 
-/// One row: a name, what it is, where it comes from, and what it is made of.
+/// One row: a name, a summary, the paper, and how its strategy is made.
 #[derive(Clone)]
 pub struct Recipe {
     pub name: String,
     pub summary: String,
     pub paper: String,
     pub make: Make,
-    /// For the default model and batch; measured, not taken from the paper.
+    /// For the default model and batch; found by experiment, not taken from the paper.
     pub learning_rate: f32,
     pub optimizer: Optimizer,
 }
 
-/// What a recipe is made of.
+/// How a recipe makes its strategy.
 #[derive(Clone)]
 pub enum Make {
     Choices(Choices),
-    /// A strategy of somebody's own, from the batch of one worker and the number of workers.
+    /// A custom strategy, made from the batch of one worker and the number of workers.
     Own(OwnStrategy),
 }
 
 pub type OwnStrategy = Arc<dyn Fn(u64, usize) -> Box<dyn AnyStrategy> + Send + Sync>;
 
 impl Recipe {
-    /// A strategy of one's own, to stand in the table beside ours.
+    /// A recipe for a custom strategy.
     pub fn own<S: paceline_runtime::Strategy>(
         name: &str,
         summary: &str,
@@ -63,13 +65,13 @@ const DBS: &str = "Ye et al. 2020, arXiv 2007.11831";
 const SCALE: &str = "Jin et al. 2016, arXiv 1611.04581";
 const ADPSGD: &str = "Jiang and Agrawal 2020, arXiv 2007.06134";
 
-/// Learning rate and momentum: what reached the target soon on seeds 1 to 3 of `uniform`, `spot` and
-/// `stragglers`. Not tuned with equal care: all were tried at 0.02 to 0.2 with momentum 0.9, and only
-/// what is applied late (pipe, abs, async, ssp) with less momentum, which it needs. `ssgd` is a
-/// little faster at 0.4. A fair comparison gives every recipe the same grid.
+/// Learning rate and momentum that reached the target fast on seeds 1 to 3 of `uniform`, `spot` and
+/// `stragglers`. They are not tuned with equal care: all recipes were tried at rates from 0.02 to 0.2 with
+/// momentum 0.9, and only those that apply gradients late (pipe, abs, async, ssp) with less momentum, which
+/// they need. `ssgd` is slightly faster at 0.4. A fair comparison tunes every recipe on the same grid.
 type Rates = (f32, f32);
 
-/// Every recipe there is.
+/// All built-in recipes.
 pub fn recipes() -> Vec<Recipe> {
     let by_speed = Shares::BySpeed { every: Every::Epoch, smoothing: 1.0 };
     let by_speed_now = Shares::BySpeed { every: Every::Round, smoothing: 0.3 };
@@ -205,38 +207,21 @@ pub fn recipes() -> Vec<Recipe> {
         .collect()
 }
 
+/// As [`recipes`], made once.
+pub(crate) fn built_in() -> &'static [Recipe] {
+    static RECIPES: LazyLock<Vec<Recipe>> = LazyLock::new(recipes);
+    &RECIPES
+}
+
 fn heavy_ball(momentum: f32) -> Optimizer {
     let rule = Rule::Sgd { momentum, nesterov: false, weight_decay: 1e-4 };
     Optimizer { rule, clip_norm: None }
 }
 
-/// The recipe of that name, or a sentence that offers the nearest one.
-pub fn find<'a>(recipes: &'a [Recipe], name: &str) -> Result<&'a Recipe, String> {
+/// The recipe of that name; an error suggests the nearest one.
+pub fn find<'a>(recipes: &'a [Recipe], name: &str) -> Result<&'a Recipe, JobError> {
     let known = || recipes.iter().map(|recipe| recipe.name.as_str());
-    recipes
-        .iter()
-        .find(|recipe| recipe.name == name)
-        .ok_or_else(|| unknown("strategy", name, known(), "`paceline strategies` lists them all"))
-}
-
-/// "There is no strategy `abx`; did you mean `abs`?"
-pub fn unknown<'a>(
-    what: &str,
-    name: &str,
-    known: impl Iterator<Item = &'a str>,
-    otherwise: &str,
-) -> String {
-    let asked = name.to_lowercase();
-    let slips = |known: &str| match known.starts_with(&asked) && asked.len() > 2 {
-        true => 0,
-        false => strsim::damerau_levenshtein(known, &asked),
-    };
-    let nearest = known.map(|k| (slips(k), k)).min_by_key(|(slips, _)| *slips);
-    match nearest {
-        // A slip in every third letter is no slip any more.
-        Some((slips, nearest)) if slips <= (nearest.len().max(asked.len()) / 3).max(1) => {
-            format!("there is no {what} `{name}`; did you mean `{nearest}`?")
-        }
-        _ => format!("there is no {what} `{name}`; {otherwise}"),
-    }
+    let advice = "`paceline strategies` lists them all";
+    let found = recipes.iter().find(|recipe| recipe.name == name);
+    found.ok_or_else(|| unknown("strategy", name, known(), advice).into())
 }

@@ -1,12 +1,10 @@
-//! What a run came to, as a table row and as JSON.
-
-use std::fmt;
+//! The result of a run, also as JSON.
 
 use paceline_runtime::Tally;
 use paceline_runtime::journal::number;
 use serde::{Deserialize, Serialize};
 
-/// The result of a run. Field names are a promise: programs read them.
+/// The result of a run. Field names are stable: programs read them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     pub strategy: String,
@@ -16,13 +14,13 @@ pub struct RunResult {
     pub virtual_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub real_seconds: Option<f64>,
-    /// Whether somebody asked that it end before it was done.
+    /// Whether the run was stopped before its job was done.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub stopped: bool,
     /// Asynchronous strategies: steps per worker.
     pub rounds: u64,
     pub samples: u64,
-    /// Computed, but not part of the result: rolled back, or lost with a worker.
+    /// Computed, but rolled back or lost with a worker.
     pub samples_wasted: u64,
     pub epochs: f64,
     pub bytes_sent: u64,
@@ -36,19 +34,19 @@ pub struct RunResult {
     pub utilization: Vec<f64>,
     pub time_to_target_seconds: Option<f64>,
     pub ledger: Tally,
-    /// Why the run was given up, if it was.
+    /// Why the run was ended as diverged, if it was.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub diverged: Option<String>,
     pub learning_rate: f32,
     pub batch: u64,
-    /// The most updates between reading parameters and applying a gradient from them.
+    /// The most updates between reading parameters and applying a gradient computed from them.
     pub staleness_max: u64,
     /// The mean period of averaging strategies.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub period_mean: Option<f64>,
-    /// Whom the others waited for most, and how many seconds in all.
+    /// The worker that the others waited for most, and the seconds they waited in total.
     pub waited_for: Option<(u32, f64)>,
-    /// 16 hexadecimal digits; the same for the same run.
+    /// 16 hexadecimal digits; equal runs have equal hashes.
     pub journal_hash: String,
 }
 
@@ -68,22 +66,3 @@ pub struct Losses {
     pub first: Option<f64>,
     pub last: Option<f64>,
 }
-
-/// Why there is no outcome.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Failure {
-    /// The request makes no sense; the sentence says what to change.
-    Usage(String),
-    /// The request was fine, but the run failed.
-    Failed(String),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Usage(sentence) | Failure::Failed(sentence) => f.write_str(sentence),
-        }
-    }
-}
-
-impl std::error::Error for Failure {}

@@ -1,13 +1,14 @@
-//! Simulated clusters by name, and those that users write themselves.
+//! Simulated clusters by name or from a file.
 
 use std::path::Path;
 
 use paceline_sim::Scenario;
 
-use crate::job::{read_description, toml_sentence};
-use crate::recipes::unknown;
+use crate::description::{DescriptionError, TomlError, read_description};
+use crate::error::ScenarioError;
+use crate::suggest::unknown;
 
-/// Every scenario that comes with Paceline: its name and its TOML.
+/// The built-in scenarios: names and TOML texts.
 pub const ALL: [(&str, &str); 7] = [
     ("uniform", include_str!("../../../scenarios/uniform.toml")),
     ("stragglers", include_str!("../../../scenarios/stragglers.toml")),
@@ -18,22 +19,22 @@ pub const ALL: [(&str, &str); 7] = [
     ("wide-area", include_str!("../../../scenarios/wide-area.toml")),
 ];
 
-/// The scenario of that name, or a sentence that offers the nearest one.
-pub fn named(name: &str) -> Result<Scenario, String> {
+/// The built-in scenario of that name; an error suggests the nearest one.
+pub fn named(name: &str) -> Result<Scenario, ScenarioError> {
     parse(name, toml_of(name)?)
 }
 
-/// The TOML of the scenario of that name, with its comments.
-pub fn toml_of(name: &str) -> Result<&'static str, String> {
+/// The TOML text of the built-in scenario of that name, with its comments.
+pub fn toml_of(name: &str) -> Result<&'static str, ScenarioError> {
     let found = ALL.iter().find(|(known, _)| *known == name);
     found.map(|(_, text)| *text).ok_or_else(|| {
-        let otherwise = "`paceline scenarios` lists them all, and a path to a .toml file will do";
-        unknown("scenario", name, ALL.iter().map(|(known, _)| *known), otherwise)
+        let advice = "`paceline scenarios` lists them all; or give the path of a .toml file";
+        unknown("scenario", name, ALL.iter().map(|(known, _)| *known), advice).into()
     })
 }
 
-/// The scenario of that name, or in that file.
-pub fn load(name_or_path: &str) -> Result<Scenario, String> {
+/// The built-in scenario of that name, or the one in that file.
+pub fn load(name_or_path: &str) -> Result<Scenario, ScenarioError> {
     let is_path = name_or_path.ends_with(".toml") || name_or_path.contains(['/', '\\']);
     if !is_path {
         return named(name_or_path);
@@ -47,10 +48,13 @@ pub fn load(name_or_path: &str) -> Result<Scenario, String> {
     Ok(scenario)
 }
 
-pub(crate) fn parse(from: &str, text: &str) -> Result<Scenario, String> {
-    let scenario: Scenario =
-        toml::from_str(text).map_err(|error| format!("{from}, {}", toml_sentence(text, &error)))?;
-    scenario.check().map_err(|sentence| format!("{from}: {sentence}"))?;
+pub(crate) fn parse(from: &str, text: &str) -> Result<Scenario, ScenarioError> {
+    let from = from.to_owned();
+    let scenario: Scenario = toml::from_str(text).map_err(|error| {
+        let source = TomlError::new(text, &error);
+        DescriptionError::Malformed { from: from.clone(), source }
+    })?;
+    scenario.check().map_err(|source| ScenarioError::InvalidFile { from, source })?;
     Ok(scenario)
 }
 
@@ -59,19 +63,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scenario_is_valid_and_bears_its_name() {
+    fn every_built_in_scenario_is_valid_and_has_its_name() {
         for (name, _) in ALL {
-            let scenario = named(name).expect("what comes with Paceline is valid");
+            let scenario = named(name).expect("built-in scenarios are valid");
 
             assert_eq!(scenario.name, name);
-            assert!(!scenario.description.is_empty(), "{name} says nothing about itself");
+            assert!(!scenario.description.is_empty(), "{name} has no description");
         }
     }
 
     #[test]
-    fn a_wrong_field_is_told_with_file_and_line() {
-        let sentence = parse("mine.toml", "workers = 2\n[network]\nlatenzy = 1.0\n").unwrap_err();
+    fn an_unknown_field_is_refused_with_file_and_line() {
+        let error = parse("mine.toml", "workers = 2\n[network]\nlatenzy = 1.0\n").unwrap_err();
 
-        assert!(sentence.starts_with("mine.toml, line 3: unknown field `latenzy`"), "{sentence}");
+        let message = error.to_string();
+        assert!(message.starts_with("mine.toml, line 3: unknown field `latenzy`"), "{message}");
     }
 }

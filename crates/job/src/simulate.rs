@@ -8,11 +8,12 @@ use paceline_learn::Vector;
 use paceline_runtime::{Coordination, Executor, Reader, Turn, WorkerId, train};
 use paceline_sim::{Outputs, Scenario, SimCluster, SimConfig};
 
+use crate::error::{Error, RunError, ScenarioError};
 use crate::job::Prepared;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
 use crate::run::{Deployed, Next, Running, Watch};
-use crate::run_result::{Failure, RunResult};
+use crate::run_result::RunResult;
 
 /// The result of a simulated run, and the parameters it ended with.
 pub struct Simulated {
@@ -26,14 +27,28 @@ pub struct Simulated {
     pub bytes_on_wires: u64,
 }
 
-/// Simulates the job. The result does not depend on `threads`; only the time it takes does.
+/// Options of [`simulate`].
+pub struct SimulateOptions<'a> {
+    /// Threads that compute gradients. The result does not depend on them, only the time it takes.
+    pub threads: usize,
+    /// They get every line of the journal.
+    pub readers: Vec<&'a mut dyn Reader>,
+}
+
+impl Default for SimulateOptions<'_> {
+    fn default() -> Self {
+        SimulateOptions { threads: 1, readers: vec![] }
+    }
+}
+
+/// Simulates the job.
 pub fn simulate(
     prepared: &Prepared,
     scenario: &Scenario,
-    threads: usize,
-    readers: Vec<&mut dyn Reader>,
-) -> Result<Simulated, Failure> {
-    scenario.check().map_err(|error| Failure::Usage(error.to_string()))?;
+    options: SimulateOptions<'_>,
+) -> Result<Simulated, Error> {
+    let SimulateOptions { threads, readers } = options;
+    scenario.check().map_err(ScenarioError::from)?;
     let coordination = prepared.strategy().coordination();
     let cluster = SimCluster::new(
         scenario.clone(),
@@ -89,7 +104,7 @@ impl<'a> SimRun<'a> {
 }
 
 impl Running for SimRun<'_> {
-    fn next(&mut self) -> Result<Next, Failure> {
+    fn next(&mut self) -> Result<Next, RunError> {
         loop {
             if let Some(output) = self.outputs.borrow_mut().pop_front() {
                 return Ok(Next::Output(output));
@@ -101,8 +116,7 @@ impl Running for SimRun<'_> {
             let mut start = |port| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
                 Box::pin(train(plan.clone(), port, prepared.strategy()))
             };
-            let turn = self.executor.turn(&mut start);
-            let turn = turn.map_err(|stuck| Failure::Failed(stuck.to_string()))?;
+            let turn = self.executor.turn(&mut start).map_err(RunError::Stuck)?;
             self.is_over = turn == Turn::Over;
         }
     }

@@ -8,6 +8,7 @@ use paceline_runtime::edge::{Compute, Workspace};
 use rayon::prelude::*;
 
 use crate::data::Sets;
+use crate::error::{Error, TaskError};
 use crate::{Job, data, models};
 
 /// A model, the data it is trained on, and the data it is evaluated on.
@@ -20,13 +21,12 @@ pub struct Task {
 
 impl Task {
     /// The model and the data that a job names.
-    pub fn of(job: &Job) -> Result<Task, String> {
+    pub fn of(job: &Job) -> Result<Task, Error> {
         let (model, data) = (job.model.as_str(), job.data.as_str());
         let Sets { train, test } = data::of(job)?;
         if (model == "quadratic") != (data == "noise") {
-            return Err(format!(
-                "the model quadratic and the data set noise belong together: {model} cannot learn {data}"
-            ));
+            let (model, data) = (model.to_owned(), data.to_owned());
+            return Err(TaskError::QuadraticNeedsNoise { model, data }.into());
         }
         let model = models::named(model, train.as_ref(), job.path()?)?;
         Ok(Task { model, train, test })

@@ -15,21 +15,28 @@ use paceline_runtime::{
 };
 
 use crate::checkpoint::{Saved, Saving, Writer};
+use crate::error::{Error, JobError, RunError};
 use crate::job::Prepared;
 use crate::pace;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
 use crate::run::{Deployed, Next, Running, SaveRequests, Watch};
-use crate::run_result::{Failure, RunResult};
+use crate::run_result::RunResult;
 
-/// Options of a run on threads.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ThreadOptions {
+/// Options of [`train`].
+#[derive(Default)]
+pub struct TrainOptions<'a> {
     /// Emulated speeds of the workers, repeated if there are more workers; 4 is four times as fast
     /// as 1. Empty: every worker runs at full speed.
     pub speeds: Vec<f64>,
     /// The time per sample of the fastest worker, if speeds are emulated; measured if omitted.
     pub pace: Option<Duration>,
+    /// When it is set, all workers finish their round and the job ends there.
+    pub stop: Arc<AtomicBool>,
+    /// Where and when checkpoints are written: periodically, when the job is stopped, and at its end.
+    pub saving: Option<&'a Saving>,
+    /// They get every line of the journal.
+    pub readers: Vec<&'a mut dyn Reader>,
 }
 
 /// The result of a run, and the parameters it ended with.
@@ -46,40 +53,23 @@ pub struct Trained {
 
 const WORKERS_MAX: u32 = 1024;
 
-/// Trains on threads. When `stop` is set, all workers finish their round and the job ends there.
-pub fn train(
-    prepared: &Prepared,
-    setting: ThreadOptions,
-    stop: Arc<AtomicBool>,
-    readers: Vec<&mut dyn Reader>,
-) -> Result<Trained, Failure> {
-    train_saving(prepared, setting, stop, None, readers)
-}
-
-/// As [`train`], with checkpoints: periodically, when the job is stopped, and at its end.
-pub fn train_saving(
-    prepared: &Prepared,
-    setting: ThreadOptions,
-    stop: Arc<AtomicBool>,
-    saving: Option<&Saving>,
-    readers: Vec<&mut dyn Reader>,
-) -> Result<Trained, Failure> {
-    pace::check_speeds(&setting.speeds).map_err(Failure::Usage)?;
+/// Trains on threads of this process.
+pub fn train(prepared: &Prepared, options: TrainOptions<'_>) -> Result<Trained, Error> {
+    let TrainOptions { speeds, pace, stop, saving, readers } = options;
+    pace::check_speeds(&speeds)?;
     if prepared.workers > WORKERS_MAX {
-        return Err(Failure::Usage(format!(
-            "workers = {}: a thread for each is more than a machine bears; give at most {WORKERS_MAX}, or simulate them",
-            prepared.workers
-        )));
+        let workers = prepared.workers;
+        return Err(JobError::TooManyThreads { workers, most: WORKERS_MAX }.into());
     }
     let coordination = prepared.strategy().coordination();
     let mut prepared = prepared.clone();
-    let writer = saving.map(|saving| Writer::start(saving, &prepared, &setting.speeds));
-    let writer = writer.transpose().map_err(Failure::Usage)?;
+    let writer = saving.map(|saving| Writer::start(saving, &prepared, &speeds));
+    let writer = writer.transpose()?;
     let every_rounds = saving.and_then(|saving| saving.checkpoints.rounds);
     prepared.plan.saves = saving.map(|_| SavePlan { every_rounds });
     let prepared = &prepared;
     let compute = prepared.task.compute(prepared.plan.seed);
-    let pace = paces(prepared, &setting);
+    let pace = paces(prepared, &speeds, pace);
     let done = |snapshot: &Arc<Snapshot>| snapshot.done.clone();
     let (hub, outputs) = ThreadHub::new(ThreadConfig {
         seed: prepared.plan.seed,
@@ -112,7 +102,7 @@ pub fn train_saving(
     Ok(Trained { result, params, replicas, center, saved })
 }
 
-pub(crate) type Worker = JoinHandle<Result<(), String>>;
+pub(crate) type Worker = JoinHandle<Result<(), RunError>>;
 
 /// Starts a thread on which a worker lives its whole life.
 pub(crate) fn start_worker(prepared: &Prepared, hub: &Arc<ThreadHub>, id: WorkerId) -> Worker {
@@ -124,7 +114,7 @@ pub(crate) fn start_worker(prepared: &Prepared, hub: &Arc<ThreadHub>, id: Worker
             let mut executor = Executor::new(Box::new(cluster));
             let ended = executor
                 .run(&mut |port| Box::pin(run_worker(plan.clone(), port, prepared.strategy())));
-            ended.map_err(|stuck| format!("worker {id} could not continue: {stuck}"))
+            ended.map_err(|stuck| RunError::WorkerStuck { worker: id, stuck })
         })
         .expect("the system can start another thread")
 }
@@ -137,14 +127,12 @@ struct ThreadRun {
 }
 
 impl ThreadRun {
-    fn join(self) -> Result<(), Failure> {
+    fn join(self) -> Result<(), RunError> {
         for worker in self.workers {
             match worker.join() {
                 Ok(Ok(())) => {}
-                Ok(Err(sentence)) => return Err(Failure::Failed(sentence)),
-                Err(_) => {
-                    return Err(Failure::Failed("a worker's thread panicked; see above".into()));
-                }
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(RunError::WorkerPanicked),
             }
         }
         Ok(())
@@ -152,7 +140,7 @@ impl ThreadRun {
 }
 
 impl Running for ThreadRun {
-    fn next(&mut self) -> Result<Next, Failure> {
+    fn next(&mut self) -> Result<Next, RunError> {
         Ok(match self.outputs.recv_timeout(Duration::from_millis(20)) {
             Ok(output) => Next::Output(output),
             Err(RecvTimeoutError::Disconnected) => Next::Ended,
@@ -174,13 +162,12 @@ impl Running for ThreadRun {
 }
 
 /// Time per sample of each worker; empty if no speeds are emulated.
-fn paces(prepared: &Prepared, setting: &ThreadOptions) -> Vec<Duration> {
-    if setting.speeds.is_empty() {
+fn paces(prepared: &Prepared, speeds: &[f64], pace: Option<Duration>) -> Vec<Duration> {
+    if speeds.is_empty() {
         return vec![];
     }
     let (batch, workers) = (prepared.batch, prepared.workers);
-    let fastest =
-        setting.pace.unwrap_or_else(|| pace::fastest(pace::measure(prepared), batch, workers));
-    let relative = pace::relative(&setting.speeds, workers);
+    let fastest = pace.unwrap_or_else(|| pace::fastest(pace::measure(prepared), batch, workers));
+    let relative = pace::relative(speeds, workers);
     relative.into_iter().map(|factor| fastest.mul_f64(factor)).collect()
 }

@@ -1,45 +1,46 @@
-//! Goes on with a text, character by character, as a trained model of a language would.
+//! Continues a text character by character with a trained language model.
 
 use paceline_learn::kernels::loops::highest;
 use paceline_learn::{Batch, Dataset, Dice, Model, Scratch, Text};
 
+use crate::error::InferenceError;
 use crate::predict::softmax;
 
-/// How a text goes on.
+/// How the next characters are chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// So many bytes.
+    /// In characters.
     pub length: usize,
-    /// Below one the likely gets likelier; at zero the likeliest is always taken.
+    /// Logits are divided by it; 0 always chooses the most likely character.
     pub temperature: f64,
     pub seed: u64,
 }
 
-/// No text goes on for longer.
+/// The longest continuation.
 const LENGTH_MAX: usize = 1_000_000;
 
-/// Keeps these dice apart from others with the same seed.
+/// Separates these random numbers from others with the same seed.
 const WRITE: u64 = 0x7772_6974;
 
-/// What comes after the prompt, by a model that learned from `text`.
-pub fn go_on(
+/// Continues the prompt with a model that was trained on `text`.
+pub fn continue_text(
     model: &dyn Model,
     params: &[f32],
     text: &Text,
     prompt: &str,
     sampling: &Sampling,
-) -> Result<String, String> {
+) -> Result<String, InferenceError> {
     let Sampling { length, temperature, .. } = *sampling;
     if !(0.0..=100.0).contains(&temperature) {
-        return Err(format!("temperature = {temperature}: give a number from 0 to 100"));
+        return Err(InferenceError::Temperature(temperature));
     }
     if length > LENGTH_MAX {
-        return Err(format!("length = {length}: give at most {LENGTH_MAX}"));
+        return Err(InferenceError::Length { length, most: LENGTH_MAX });
     }
     if prompt.is_empty() {
-        return Err("there is nothing to go on from: give at least one character".into());
+        return Err(InferenceError::EmptyPrompt);
     }
-    let prompt = text.vocabulary().encode(prompt).map_err(|error| error.to_string())?;
+    let prompt = text.vocabulary().encode(prompt)?;
     let tokens = tokens_after(model, params, text.context(), text.classes(), &prompt, sampling)?;
     Ok(text.vocabulary().decode(&tokens))
 }
@@ -51,7 +52,7 @@ fn tokens_after(
     classes: usize,
     prompt: &[u8],
     sampling: &Sampling,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, InferenceError> {
     let mut dice = Dice::keyed(&[sampling.seed, WRITE]);
     let (mut batch, mut scratch) = (Batch::new(), Scratch::default());
     batch.features = context + 1;
@@ -60,21 +61,21 @@ fn tokens_after(
     let mut tokens = prompt.to_vec();
     for _ in 0..sampling.length {
         let seen = &tokens[tokens.len().saturating_sub(context)..];
-        // A place sees only what stands before it, so what fills the rest does not matter.
+        // A position sees only the tokens before it, so the padding has no effect.
         batch.inputs.clear();
         batch.inputs.extend(seen.iter().map(|token| f32::from(*token)));
         batch.inputs.resize(context + 1, 0.0);
         let logits = model.outputs(params, &batch, &mut scratch);
         if logits.len() != context * classes {
-            return Err("the model does not tell the next character at each place: it cannot go on with a text".into());
+            return Err(InferenceError::NoNextCharacter);
         }
         let last = &logits[(seen.len() - 1) * classes..][..classes];
-        tokens.push(drawn(last, sampling.temperature, &mut dice));
+        tokens.push(draw(last, sampling.temperature, &mut dice));
     }
     Ok(tokens.split_off(prompt.len()))
 }
 
-fn drawn(logits: &[f32], temperature: f64, dice: &mut Dice) -> u8 {
+fn draw(logits: &[f32], temperature: f64, dice: &mut Dice) -> u8 {
     if temperature == 0.0 {
         return highest(logits) as u8;
     }
@@ -83,7 +84,7 @@ fn drawn(logits: &[f32], temperature: f64, dice: &mut Dice) -> u8 {
         left -= probability;
         left < 0.0
     });
-    // Rounding may leave a little.
+    // By rounding, the probabilities may add up to slightly less than one.
     drawn.unwrap_or_else(|| highest(logits)) as u8
 }
 
@@ -93,7 +94,7 @@ pub(crate) mod stand_in {
 
     use super::*;
 
-    /// Tells the next token by a table, at every place.
+    /// Predicts the next token from a table, at every position.
     pub struct Bigrams {
         pub context: usize,
         pub logits: Vec<Vec<f32>>,
@@ -129,7 +130,7 @@ mod tests {
     use super::stand_in::Bigrams;
     use super::*;
 
-    const LIKELIEST: Sampling = Sampling { length: 7, temperature: 0.0, seed: 1 };
+    const GREEDY: Sampling = Sampling { length: 7, temperature: 0.0, seed: 1 };
 
     fn abc() -> (Text, Bigrams) {
         let (text, _) = texts("abc".repeat(30).as_bytes(), 4).unwrap();
@@ -137,17 +138,17 @@ mod tests {
         (text, Bigrams { context: 4, logits: [1, 2, 0].map(one_hot).to_vec() })
     }
 
-    fn written(prompt: &str, sampling: Sampling) -> Result<String, String> {
+    fn written(prompt: &str, sampling: Sampling) -> Result<String, InferenceError> {
         let (text, model) = abc();
-        go_on(&model, &[], &text, prompt, &sampling)
+        continue_text(&model, &[], &text, prompt, &sampling)
     }
 
     #[test]
-    fn prompts_shorter_and_longer_than_the_context_go_on_from_their_last_character() {
+    fn prompts_shorter_and_longer_than_the_context_are_continued_from_their_last_character() {
         for (prompt, expected) in
             [("a", "bcabcab"), ("ab", "cabcabc"), ("abca", "bcabcab"), ("cbacbaccb", "cabcabc")]
         {
-            assert_eq!(written(prompt, LIKELIEST).as_deref(), Ok(expected), "{prompt}");
+            assert_eq!(written(prompt, GREEDY).unwrap(), expected, "{prompt}");
         }
     }
 
@@ -161,7 +162,7 @@ mod tests {
 
     /// exp(2 / T) : 1 : 1.
     #[test]
-    fn characters_come_as_often_as_the_temperature_says() {
+    fn characters_are_as_frequent_as_the_temperature_implies() {
         for temperature in [0.5, 1.0, 4.0] {
             let sampling = Sampling { length: 5_000, temperature, seed: 3 };
             let text = format!("a{}", written("a", sampling).unwrap());
@@ -176,26 +177,26 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_gone_on_from_is_refused_in_a_sentence() {
-        let refused = |prompt, sampling| written(prompt, sampling).unwrap_err();
+    fn invalid_prompts_and_numbers_are_refused() {
+        let refused = |prompt, sampling| written(prompt, sampling).unwrap_err().to_string();
 
-        let said = refused("abxy", LIKELIEST);
-        assert_eq!(said, "the training text has no 'x': remove it or replace it");
-        assert!(refused("", LIKELIEST).contains("at least one character"));
+        let message = refused("abxy", GREEDY);
+        assert!(message.contains("'x'"), "{message}");
+        assert!(refused("", GREEDY).contains("at least one character"));
         for temperature in [-1.0, f64::NAN, f64::INFINITY] {
-            let said = refused("a", Sampling { temperature, ..LIKELIEST });
-            assert!(said.ends_with("give a number from 0 to 100"), "{said}");
+            let message = refused("a", Sampling { temperature, ..GREEDY });
+            assert!(message.ends_with("give a number from 0 to 100"), "{message}");
         }
-        assert!(refused("a", Sampling { length: usize::MAX, ..LIKELIEST }).contains("at most"));
+        assert!(refused("a", Sampling { length: usize::MAX, ..GREEDY }).contains("at most"));
     }
 
     #[test]
-    fn a_model_that_tells_something_else_is_refused() {
+    fn a_model_with_other_outputs_is_refused() {
         let (text, model) = abc();
         let model = Bigrams { context: 3, ..model };
 
-        let said = go_on(&model, &[], &text, "a", &LIKELIEST).unwrap_err();
+        let continued = continue_text(&model, &[], &text, "a", &GREEDY);
 
-        assert!(said.contains("cannot go on with a text"), "{said}");
+        assert_eq!(continued, Err(InferenceError::NoNextCharacter));
     }
 }

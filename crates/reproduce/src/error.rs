@@ -3,13 +3,14 @@
 use std::io;
 use std::path::PathBuf;
 
+use paceline_job::suggest::UnknownName;
+
 /// Why an experiment cannot be loaded or evaluated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExperimentError {
-    /// No experiment has this name; the message suggests a similar one.
-    #[error("{0}")]
-    UnknownName(String),
+    #[error(transparent)]
+    UnknownName(#[from] UnknownName),
     /// The file cannot be read; the message names it.
     #[error("{0}")]
     Read(String),
@@ -24,9 +25,9 @@ pub enum ExperimentError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DefinitionError {
-    /// A size, recipe or cluster that the experiment does not define; the message suggests a similar name.
-    #[error("{0}")]
-    UnknownName(String),
+    /// A size, recipe or cluster that the experiment does not define.
+    #[error(transparent)]
+    UnknownName(#[from] UnknownName),
     #[error("runs with `best` need `rates` to choose from")]
     NoRates,
     #[error("size.{size}: give at least one seed")]

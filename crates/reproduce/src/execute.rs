@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use paceline_job::{Job, Prepared, Recipe, Task, Training, simulate};
+use paceline_job::{
+    Job, PrepareOptions, Prepared, Recipe, SimulateOptions, Task, Training, simulate,
+};
 use paceline_runtime::codec::Payload;
 use paceline_runtime::wire::{Entry, Tail};
 use paceline_runtime::{Line, Reader, Record};
@@ -301,7 +303,11 @@ impl Runner<'_> {
     fn prepare(&self, run: &Run) -> Result<PreparedRun, ExecuteError> {
         let invalid = |message| ExecuteError::Job { run: run.name.clone(), message };
         let task = self.tasks.get(&run.name, &run.job)?;
-        let checked = run.job.check(self.context.recipes, run.scenario.workers, Some(task));
+        let checked = run.job.prepare_with(PrepareOptions {
+            workers: run.scenario.workers,
+            recipes: self.context.recipes,
+            task: Some(task),
+        });
         let mut prepared = checked.map_err(|error| invalid(error.to_string()))?;
         prepared.ends_at_target = run.until_target;
         let scenario = with_bandwidth(run, &prepared)?;
@@ -367,7 +373,8 @@ fn run_training(
                 readers.push(&mut recorded);
             }
         }
-        let simulated = simulate(&prepared, &scenario, 1, readers);
+        let simulated =
+            simulate(&prepared, &scenario, SimulateOptions { readers, ..Default::default() });
         if !is_retimed {
             // A run may end before it has computed all of its samples.
             context.progress.computed(samples_total.saturating_sub(counter.samples));

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use paceline_job::recipes::unknown;
+use paceline_job::suggest::unknown;
 use serde::Deserialize;
 use toml::Table;
+
+use paceline_job::description::TomlError;
 
 use crate::error::{DefinitionError, ExperimentError};
 
@@ -177,7 +179,7 @@ impl Experiment {
         let experiment: Experiment =
             toml::from_str(text).map_err(|error| ExperimentError::Syntax {
                 experiment: from.to_owned(),
-                message: paceline_job::job::toml_sentence(text, &error),
+                message: TomlError::new(text, &error).to_string(),
             })?;
         let invalid = |source| ExperimentError::Invalid { experiment: from.to_owned(), source };
         experiment.check().map_err(invalid)?;
@@ -256,12 +258,12 @@ impl Experiment {
 }
 
 fn unknown_name<'a>(
-    what: &str,
+    what: &'static str,
     name: &str,
     known: impl Iterator<Item = &'a str>,
     otherwise: &str,
 ) -> DefinitionError {
-    DefinitionError::UnknownName(unknown(what, name, known, otherwise).to_string())
+    unknown(what, name, known, otherwise).into()
 }
 
 /// The first seed that is listed more than once.

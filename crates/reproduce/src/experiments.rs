@@ -1,7 +1,7 @@
 //! Loads and checks experiments: built-in ones by name, others from files.
 
-use paceline_job::job::read_description;
-use paceline_job::recipes::unknown;
+use paceline_job::description::read_description;
+use paceline_job::suggest::unknown;
 
 use crate::claims::{self, Checker};
 use crate::error::ExperimentError;
@@ -30,8 +30,7 @@ pub fn load(name_or_path: &str) -> Result<Experiment, ExperimentError> {
         let names = ALL.map(|(known, _)| known).join(", ");
         let otherwise = format!("there are {names}, all, and paths to .toml files");
         let known = ALL.iter().map(|(known, _)| *known);
-        let message = unknown("experiment", name_or_path, known, &otherwise);
-        ExperimentError::UnknownName(message.to_string())
+        unknown("experiment", name_or_path, known, &otherwise)
     })?;
     parse(name, text)
 }

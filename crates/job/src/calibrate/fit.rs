@@ -1,14 +1,14 @@
-//! What many timings come to: a median with its spread, and a line through several sizes.
+//! Statistics of timings: a median with its spread, and a line through several sizes.
 
 use serde::Serialize;
 
-/// Timings of the same thing, in seconds.
+/// Repeated timings of one thing, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     pub median: f64,
-    /// Far above the median if something else was running.
+    /// Far above the median if other programs disturbed the measurement.
     pub mean: f64,
-    /// A tenth of the timings is below, and a tenth above.
+    /// The 10th and the 90th percentile.
     pub low: f64,
     pub high: f64,
     pub repeats: usize,
@@ -17,7 +17,7 @@ pub struct Spread {
 impl Spread {
     /// The spread of at least one timing.
     pub fn of(mut timings: Vec<f64>) -> Spread {
-        assert!(!timings.is_empty(), "something was timed");
+        assert!(!timings.is_empty(), "there is at least one timing");
         timings.sort_by(f64::total_cmp);
         let last = timings.len() - 1;
         let at = |part: f64| timings[(part * last as f64).round() as usize];
@@ -27,14 +27,14 @@ impl Spread {
     }
 }
 
-/// What something of one size takes.
+/// The time for one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Point {
     pub size: u64,
     pub seconds: Spread,
 }
 
-/// seconds = fixed + size x each; neither is negative.
+/// seconds = fixed + size x each; both are at least zero.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cost {
     pub fixed: f64,
@@ -42,12 +42,12 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The line of least squares through the medians.
+    /// The least-squares line through the medians.
     ///
-    /// Noise may tilt it below zero; then the nearest line that does not go there: a flat one, or one
+    /// If noise makes a coefficient negative: the nearest line without a negative one, which is flat or goes
     /// through the origin.
     pub fn through(points: &[Point]) -> Cost {
-        assert!(!points.is_empty(), "something was timed");
+        assert!(!points.is_empty(), "there is at least one timing");
         let n = points.len() as f64;
         let at = || points.iter().map(|point| (point.size as f64, point.seconds.median));
         let (x_mean, y_mean) =
@@ -118,13 +118,13 @@ mod tests {
     }
 
     #[test]
-    fn one_size_costs_in_proportion() {
+    fn a_single_size_gives_a_line_through_the_origin() {
         assert_eq!(Cost::through(&points(&[(4, 2.0)])), Cost { fixed: 0.0, each: 0.5 });
         assert_eq!(Cost::through(&points(&[(0, 2.0)])), Cost { fixed: 0.0, each: 0.0 });
     }
 
     #[test]
-    fn a_median_and_its_range_are_not_moved_by_one_that_is_far_off() {
+    fn an_outlier_moves_neither_the_median_nor_the_range() {
         let timings = (1..=11).map(|i| if i == 11 { 1e6 } else { f64::from(i) }).collect();
 
         let Spread { median, low, high, repeats, mean } = Spread::of(timings);

@@ -1,4 +1,4 @@
-//! Times single actions on the very threads that training runs on.
+//! Times single actions on the threads that training runs on.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -15,50 +15,55 @@ use paceline_runtime::wire::{Entry, Tail};
 use paceline_runtime::{Cluster, Coordination, Line, Record, Spans, Ticket, View, WorkerId};
 
 use super::fit::{Point, Spread};
+use crate::error::RunError;
 use crate::job::Prepared;
 use crate::threads::start_worker;
 
-/// Nothing is timed less or more often than this, whatever the budget.
+/// Every timing is repeated this often at least and at most, whatever the budget.
 const REPEATS_MIN: usize = 5;
 const REPEATS_MAX: usize = 2000;
 
-/// Goes before what counts: memory is touched, and threads are there.
+/// Repeats before those that count: threads start, and memory is mapped.
 const WARM_UP: usize = 2;
 
-/// What a gradient takes at several batch sizes, from asking for it to having it, for one worker alone.
-pub fn gradients(prepared: &Prepared, budget: Duration) -> Result<Vec<Point>, String> {
+/// The time of a gradient at several batch sizes, from the request to the result, for a single worker.
+pub fn gradients(prepared: &Prepared, budget: Duration) -> Result<Vec<Point>, RunError> {
     let (batch, total) = (prepared.batch, prepared.plan.samples_total);
     let mut sizes =
         [batch / 4, batch / 2, batch, 2 * batch].map(|size| size.clamp(1, total)).to_vec();
     sizes.dedup();
-    let mut attach = Seat::new(&hub(prepared, 1, vec![]), WorkerId(0));
-    // In turns, so that whatever disturbs the machine for a while disturbs all sizes alike.
+    let mut probe = Probe::new(&hub(prepared, 1, vec![]), WorkerId(0));
+    // In turns, so that a disturbance affects all sizes alike.
     let turns = timings(budget, || {
-        sizes.iter().map(|size| attach.gradient(prepared, *size)).collect::<Result<Vec<f64>, _>>()
+        sizes.iter().map(|size| probe.gradient(prepared, *size)).collect::<Result<Vec<f64>, _>>()
     })?;
     Ok(points(&sizes, &turns))
 }
 
-/// What a gradient of a batch takes beyond its pace, when all workers keep theirs at the same time.
+/// How much longer a gradient takes than its pace, with all workers at the same time.
 pub fn handovers(
     prepared: &Prepared,
     paces: &[Duration],
     budget: Duration,
-) -> Result<Spread, String> {
+) -> Result<Spread, RunError> {
     let hub = hub(prepared, paces.len() as u32, paces.to_vec());
     let worker = |id: WorkerId| {
-        let (mut attach, pace) = (Seat::new(&hub, id), paces[id.0 as usize]);
+        let (mut probe, pace) = (Probe::new(&hub, id), paces[id.0 as usize]);
         let paced = pace.mul_f64(prepared.batch as f64).as_secs_f64();
-        timings(budget, || Ok((attach.gradient(prepared, prepared.batch)? - paced).max(0.0)))
+        timings(budget, || Ok((probe.gradient(prepared, prepared.batch)? - paced).max(0.0)))
     };
     let workers: Vec<WorkerId> = (0..paces.len() as u32).map(WorkerId).collect();
-    let all: Result<Vec<Vec<f64>>, String> = all_at_once(&workers, worker).into_iter().collect();
+    let all: Result<Vec<Vec<f64>>, RunError> = all_at_once(&workers, worker).into_iter().collect();
     Ok(Spread::of(all?.concat()))
 }
 
-/// What passes from one gradient to the next in the life of a lone worker: an update, and whatever
-/// a worker does besides. A gradient takes about `gradient`.
-pub fn pauses(prepared: &Prepared, gradient: Duration, budget: Duration) -> Result<Spread, String> {
+/// The time between two gradients of a single worker: an update and its other work. A gradient takes about
+/// `gradient`.
+pub fn pauses(
+    prepared: &Prepared,
+    gradient: Duration,
+    budget: Duration,
+) -> Result<Spread, RunError> {
     let rounds = budget.as_secs_f64() / gradient.as_secs_f64().max(1e-6);
     let rounds = (rounds as usize).clamp(REPEATS_MIN, REPEATS_MAX) + WARM_UP + 1;
     let mut alone = prepared.clone();
@@ -67,19 +72,17 @@ pub fn pauses(prepared: &Prepared, gradient: Duration, budget: Duration) -> Resu
     let (hub, outputs) = hub_with_outputs(&alone, 1, vec![]);
     let worker = start_worker(&alone, &hub, WorkerId(0));
     hub.hello(WorkerId(0));
-    worker.join().map_err(|_| PANICKED)??;
+    worker.join().map_err(|_| RunError::ModelPanicked)??;
     let computed: Vec<(Duration, Duration)> = outputs.try_iter().filter_map(computed).collect();
     let pauses = computed.windows(2).map(|pair| pair[1].0.saturating_sub(pair[0].1));
     let pauses: Vec<f64> = pauses.skip(WARM_UP).map(|pause| pause.as_secs_f64()).collect();
     if pauses.is_empty() {
-        return Err("the strategy computes too few gradients to be timed: take ssgd".into());
+        return Err(RunError::TooFewGradients);
     }
     Ok(Spread::of(pauses))
 }
 
-const PANICKED: &str = "the model panicked while it was timed; see above";
-
-/// When a gradient was begun and ended.
+/// The start and the end of a gradient.
 fn computed(output: Output) -> Option<(Duration, Duration)> {
     match output {
         Output::Line(Line { at, record: Record::Computed { since, .. } }) => Some((since, at)),
@@ -87,7 +90,7 @@ fn computed(output: Output) -> Option<(Duration, Duration)> {
     }
 }
 
-/// What one update of the replica takes; it leaves the replica as it was and makes a new one.
+/// The time of one update, which makes a new replica from the old one.
 pub fn updates(prepared: &Prepared, budget: Duration) -> Spread {
     let plan = &prepared.plan;
     let gradient = Gradient { sum: vec![1e-3; plan.initial.len()], loss_sum: 1.0, samples: 1 };
@@ -100,8 +103,8 @@ pub fn updates(prepared: &Prepared, budget: Duration) -> Spread {
     Spread::of(timings(budget, update).expect("an update cannot fail"))
 }
 
-/// What a sum of vectors of several sizes (in bytes) takes, from the last member's entering until all
-/// members have it.
+/// The time of a sum of vectors of several sizes (in bytes), from the entry of the last member until all
+/// members have the result.
 pub fn exchanges(prepared: &Prepared, members: u32, budget: Duration) -> Vec<Point> {
     let values = prepared.plan.initial.len();
     let mut sizes = vec![1, values.div_ceil(2), values];
@@ -117,21 +120,21 @@ pub fn exchanges(prepared: &Prepared, members: u32, budget: Duration) -> Vec<Poi
     points(&bytes, &turns)
 }
 
-/// Members sleep before they enter, for in a run they do: who has just been awake wakes up sooner.
+/// Members sleep before they enter, as in a run: a thread that was just awake would wake up faster.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Members that do nothing but sleep and sum vectors of these lengths, in turns.
+/// Times members that only sleep and sum vectors of these lengths, in turns.
 fn sums(prepared: &Prepared, members: u32, lengths: &[usize], turns: usize) -> Vec<Vec<f64>> {
     let hub = hub(prepared, members, vec![]);
     let members: Vec<WorkerId> = (0..members).map(WorkerId).collect();
     let view = Arc::new(View { number: 1, members: members.clone() });
     let rounds = turns * lengths.len();
     let member = |id: WorkerId| {
-        let mut attach = Seat::new(&hub, id);
+        let mut probe = Probe::new(&hub, id);
         let round = |number: usize| {
             let payload = Payload::Dense(vec![1e-3; lengths[number % lengths.len()]]);
             std::thread::sleep(PAUSE);
-            attach.exchange(&view, number as u64, Entry::Sum { payload, tail: Tail::default() })
+            probe.exchange(&view, number as u64, Entry::Sum { payload, tail: Tail::default() })
         };
         (0..rounds).map(round).collect::<Vec<(Instant, Instant)>>()
     };
@@ -145,7 +148,7 @@ fn sums(prepared: &Prepared, members: u32, lengths: &[usize], turns: usize) -> V
     took.chunks(lengths.len()).map(<[f64]>::to_vec).collect()
 }
 
-/// What each size took, over all turns.
+/// The timings of each size over all turns.
 fn points(sizes: &[u64], turns: &[Vec<f64>]) -> Vec<Point> {
     let point = |(i, size): (usize, &u64)| {
         let seconds = Spread::of(turns.iter().map(|turn| turn[i]).collect());
@@ -154,7 +157,7 @@ fn points(sizes: &[u64], turns: &[Vec<f64>]) -> Vec<Point> {
     sizes.iter().enumerate().map(point).collect()
 }
 
-/// A thread for each worker; gives what they come to, in order.
+/// Runs `work` for all workers at once, each on a thread; returns the results in order.
 fn all_at_once<T: Send>(workers: &[WorkerId], work: impl Fn(WorkerId) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let start = |id: &WorkerId| {
@@ -168,11 +171,11 @@ fn all_at_once<T: Send>(workers: &[WorkerId], work: impl Fn(WorkerId) -> T + Syn
     })
 }
 
-/// Repeats a timing until the budget is used up.
+/// Repeats a timing until the budget is used.
 fn timings<T>(
     budget: Duration,
-    mut time: impl FnMut() -> Result<T, String>,
-) -> Result<Vec<T>, String> {
+    mut time: impl FnMut() -> Result<T, RunError>,
+) -> Result<Vec<T>, RunError> {
     for _ in 0..WARM_UP {
         time()?;
     }
@@ -204,17 +207,17 @@ fn hub_with_outputs(
     })
 }
 
-/// A worker's place in a cluster of threads, without a strategy: asks for one thing at a time.
-struct Seat {
+/// A worker without a strategy in a cluster of threads: performs one action at a time.
+struct Probe {
     me: WorkerId,
     cluster: ThreadCluster,
     asked: u64,
     position: u64,
 }
 
-impl Seat {
-    fn new(hub: &Arc<ThreadHub>, me: WorkerId) -> Seat {
-        Seat { me, cluster: hub.attach(me), asked: 0, position: 0 }
+impl Probe {
+    fn new(hub: &Arc<ThreadHub>, me: WorkerId) -> Probe {
+        Probe { me, cluster: hub.attach(me), asked: 0, position: 0 }
     }
 
     fn ticket(&mut self) -> Ticket {
@@ -222,15 +225,15 @@ impl Seat {
         Ticket(self.asked)
     }
 
-    /// The seconds that a gradient of so many samples takes.
-    fn gradient(&mut self, prepared: &Prepared, samples: u64) -> Result<f64, String> {
+    /// The seconds that a gradient of this many samples takes.
+    fn gradient(&mut self, prepared: &Prepared, samples: u64) -> Result<f64, RunError> {
         if self.position + samples > prepared.plan.samples_total {
             self.position = 0;
         }
         let spans = Spans::one(self.position, self.position + samples);
         self.position += samples;
         let ticket = self.ticket();
-        // Other params each time, as after an update: a model may use again what it made of the same.
+        // New params each time, as after an update: a model may cache results of equal params.
         let mut params = prepared.plan.initial.clone();
         if let Some(first) = Arc::make_mut(&mut params).first_mut() {
             *first += 1e-3 * self.asked as f32;
@@ -243,12 +246,12 @@ impl Seat {
                     return Ok(since.elapsed().as_secs_f64());
                 }
                 Some(_) => {}
-                None => return Err(PANICKED.into()),
+                None => return Err(RunError::ModelPanicked),
             }
         }
     }
 
-    /// Takes part in an exchange; gives when it was entered and when it was over.
+    /// Takes part in an exchange; returns when it entered and when the exchange was over.
     fn exchange(&mut self, view: &Arc<View>, number: u64, entry: Entry) -> (Instant, Instant) {
         let (ticket, view) = (self.ticket(), view.clone());
         let entered = Instant::now();
@@ -261,7 +264,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Probe {
     fn drop(&mut self) {
         self.cluster.submit(self.me, Action::Tell(Word::Gone));
     }

@@ -1,4 +1,4 @@
-//! A calibrated scenario as a file whose comments say where its numbers come from.
+//! A calibrated scenario as TOML, with comments that say where its numbers come from.
 
 use paceline_sim::Scenario;
 use paceline_sim::scenario::RingModel;
@@ -13,34 +13,33 @@ pub fn toml(calibration: &Calibration, scenario: &Scenario) -> String {
     let is_paced = compute.seconds_per_handover > 0.0;
     let per_sample = if is_paced {
         format!(
-            "# What one sample takes the fastest worker: the pace at which threads emulate speeds. Computing it takes
-# {} (fixed {} for each gradient), and at this pace all workers find a core in time.",
+            "# Time per sample of the fastest worker: the pace at which threads emulate speeds. Computing a sample takes
+# {} (plus {} per gradient); at this pace there are enough cores for all workers.",
             micro(calibration.gradient.each),
             micro(calibration.gradient.fixed)
         )
     } else {
         format!(
-            "# What one sample's gradient costs: the slope of a line through the medians of {} batch sizes, for a worker
-# alone, times the number of workers that share a core.",
+            "# Time per sample of a gradient: the slope of a line through the medians of {} batch sizes, for a single
+# worker, times the number of workers per core.",
             calibration.gradients.len()
         )
     };
     let per_gradient = if is_paced {
-        "# Nothing: what a gradient costs besides its samples is part of the pace."
+        "# Zero: the fixed time of a gradient is part of the pace."
     } else {
-        "# What a gradient costs besides its samples: where that line begins, and what a worker does besides."
+        "# Fixed time of a gradient: the intercept of that line, and the work between gradients."
     };
     let handover = if is_paced {
         format!(
-            "# By how much a gradient comes later than its pace says, whoever's it is: a sleeper wakes late, and
-# threads hand over. {}, all workers at the same time. {} more are
-# what a worker does besides.",
+            "# How much longer a gradient takes than its pace: sleeping overshoots, and threads take time to hand it
+# over. {}, all workers at the same time. {} more are
+# the work between gradients.",
             spread(&calibration.handover),
             micro(calibration.housekeeping())
         )
     } else {
-        "# Nothing: threads that emulate no speed hand over within the cost of a gradient."
-            .to_owned()
+        "# Zero: without emulated speeds the handover is part of the time of a gradient.".to_owned()
     };
     let relative: Vec<String> = compute.relative.iter().map(|x| format!("{x:?}")).collect();
     let sums = match network.sums {
@@ -50,12 +49,12 @@ pub fn toml(calibration: &Calibration, scenario: &Scenario) -> String {
     format!(
         "\
 # Measured by `paceline calibrate`: threads of {processor} ({cores} cores), {subject}, batch {batch}.
-# Good for this job on this machine; measure again for another.
+# Valid for this job on this machine; measure again for another.
 
 name = {name}
 description = {description}
 
-# How many workers there are; their ids are 0 to {last}.
+# The number of workers; their ids are 0 to {last}.
 workers = {workers}
 
 [compute]
@@ -63,7 +62,7 @@ workers = {workers}
 seconds_per_sample = {seconds_per_sample:e}
 {per_gradient}
 seconds_per_gradient = {seconds_per_gradient:e}
-# What an update costs, for each of {params} parameters. {update} for all of them.
+# Time of an update per parameter. {update} for all {params}.
 seconds_per_param = {seconds_per_param:e}
 {handover}
 seconds_per_handover = {seconds_per_handover:e}
@@ -71,8 +70,8 @@ seconds_per_handover = {seconds_per_handover:e}
 relative = [{relative}]
 
 [network]
-# Threads have no wires. A ring of {members} on such wires takes as long as an exchange of {members} threads did, from the last
-# one's entering until all had woken up: {exchange_fixed} for any vector ...
+# Threads have no network. On this one, a ring of {members} takes as long as an exchange of {members} threads, measured from the
+# last entry until all threads have the sum: {exchange_fixed} for any vector ...
 latency = {latency:e}
 # ... and {exchange_whole} more for one of {params} parameters.
 bytes_per_second = {bytes_per_second:e}
@@ -110,7 +109,7 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// What a user or a machine is called must not end the comment that it stands in.
+/// Names must not contain a line break, which would end the comment.
 fn comment(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

@@ -1,7 +1,6 @@
-//! What a calibration makes of its measurements.
+//! Tests of scenarios made from measurements.
 
 use super::*;
-use crate::recipes::recipes;
 use crate::scenarios;
 
 fn measured() -> Calibration {
@@ -29,20 +28,20 @@ fn measured() -> Calibration {
 }
 
 #[test]
-fn what_is_written_reads_back_as_the_same_scenario() {
+fn a_written_scenario_is_read_back_unchanged() {
     for speeds in [&[][..], &[4.0, 4.0, 2.0, 1.0], &[3.0, 0.7]] {
         for workers in [1, 4, 9] {
             let scenario = measured().scenario(workers, speeds);
 
             let text = toml(&measured(), &scenario);
 
-            assert_eq!(scenarios::parse("it", &text), Ok(scenario), "{text}");
+            assert_eq!(scenarios::parse("it", &text).expect(&text), scenario);
         }
     }
 }
 
 #[test]
-fn measurements_at_the_edge_make_valid_scenarios_too() {
+fn extreme_measurements_give_valid_scenarios() {
     let nothing = Spread::of(vec![0.0]);
     let free = Cost { fixed: 0.0, each: 0.0 };
     let quick = Calibration {
@@ -57,7 +56,7 @@ fn measurements_at_the_edge_make_valid_scenarios_too() {
 
     for calibration in [quick, slow] {
         for speeds in [&[][..], &[2.0, 1.0]] {
-            assert_eq!(calibration.scenario(2, speeds).check(), Ok(()), "{calibration:?}");
+            assert!(calibration.scenario(2, speeds).check().is_ok(), "{calibration:?}");
         }
     }
 }
@@ -76,7 +75,7 @@ fn a_simulated_ring_takes_as_long_as_the_exchange_of_threads() {
 }
 
 #[test]
-fn emulated_workers_are_simulated_at_the_pace_that_threads_are_told() {
+fn emulated_workers_are_simulated_at_the_pace_of_the_threads() {
     let calibration = measured();
 
     let compute = calibration.scenario(4, &[4.0, 4.0, 2.0, 1.0]).compute;
@@ -89,7 +88,7 @@ fn emulated_workers_are_simulated_at_the_pace_that_threads_are_told() {
 }
 
 #[test]
-fn what_passes_between_gradients_besides_an_update_is_housekeeping() {
+fn the_time_between_gradients_without_the_update_is_housekeeping() {
     let alone = measured();
 
     assert!((alone.housekeeping() - 2e-5).abs() < 1e-9, "{}", alone.housekeeping());
@@ -100,17 +99,18 @@ fn what_passes_between_gradients_besides_an_update_is_housekeeping() {
 #[test]
 fn a_real_machine_gives_a_valid_scenario() {
     let job = Job { model: "softmax".into(), ..Job::default() };
-    let prepared = job.check(&recipes(), 3, None).expect("a sound job");
-    let mut told = 0;
+    let prepared = job.prepare(3).expect("the job is valid");
+    let mut messages = 0;
 
     let measured = Calibration::measure(&job, &prepared, &[2.0, 1.0], Duration::ZERO, &mut |_| {
-        told += 1;
+        messages += 1;
     });
 
-    let calibration = measured.expect("it can be measured");
+    let calibration = measured.expect("the job can be measured");
     let scenario = calibration.scenario(3, &[2.0, 1.0]);
-    assert_eq!(told, 5);
-    assert_eq!(scenarios::parse("it", &toml(&calibration, &scenario)), Ok(scenario.clone()));
+    assert_eq!(messages, 5);
+    let text = toml(&calibration, &scenario);
+    assert_eq!(scenarios::parse("it", &text).expect(&text), scenario);
     let (compute, network) = (&scenario.compute, &scenario.network);
     for number in [
         compute.seconds_per_sample,

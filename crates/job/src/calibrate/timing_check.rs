@@ -1,19 +1,19 @@
-//! Runs the same job on threads and simulated, and sets the times beside each other.
+//! Compares the time of a job on threads with its simulated time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_runtime::{Line, Reader, Record};
 use paceline_sim::Scenario;
 use serde::Serialize;
 
+use crate::error::{Error, RunError};
 use crate::job::Prepared;
-use crate::pace;
-use crate::run_result::{Failure, RunResult};
-use crate::simulate::simulate;
-use crate::threads::{ThreadOptions, train};
+use crate::pace::cores;
+use crate::run_result::RunResult;
+use crate::simulate::{SimulateOptions, simulate};
+use crate::threads::{TrainOptions, train};
 
-/// How far the simulator's time may be off.
+/// The largest accepted relative difference between simulated and real time.
 pub const TOLERANCE: f64 = 0.1;
 
 /// Seconds per epoch of one strategy.
@@ -25,7 +25,7 @@ pub struct TimingCheck {
 }
 
 impl TimingCheck {
-    /// By how much of the real time the simulated one is longer.
+    /// The relative difference: 0.1 if the simulated time is 10 % longer than the real one.
     pub fn difference(&self) -> f64 {
         self.simulated / self.threads - 1.0
     }
@@ -35,24 +35,33 @@ impl TimingCheck {
     }
 }
 
-/// So often a run on threads is repeated, and the fastest counts: others on the machine only ever make it slower.
+/// Repeats of a run on threads. The fastest counts, because other programs only make a run slower.
 const REPEATS: usize = 5;
 
-/// Trains on threads and in the scenario that describes them.
-pub fn agreement(
+/// Times a job on threads and in the scenario that describes these threads.
+pub fn check_timing(
     prepared: &Prepared,
-    setting: ThreadOptions,
+    (speeds, pace): (&[f64], Duration),
     scenario: &Scenario,
-) -> Result<TimingCheck, Failure> {
+) -> Result<TimingCheck, Error> {
     let mut fastest = Duration::MAX;
     for _ in 0..REPEATS {
         let mut watch = Watch::default();
-        let trained = train(prepared, setting.clone(), Arc::default(), vec![&mut watch])?;
-        whole(&trained.result)?;
+        let trained = train(
+            prepared,
+            TrainOptions {
+                speeds: speeds.to_vec(),
+                pace: Some(pace),
+                readers: vec![&mut watch],
+                ..TrainOptions::default()
+            },
+        )?;
+        refuse_diverged(&trained.result)?;
         fastest = fastest.min(watch.over);
     }
-    let simulated = simulate(prepared, scenario, pace::cores(), vec![])?;
-    whole(&simulated.result)?;
+    let options = SimulateOptions { threads: cores(), ..SimulateOptions::default() };
+    let simulated = simulate(prepared, scenario, options)?;
+    refuse_diverged(&simulated.result)?;
     let epochs = prepared.plan.samples_total as f64 / prepared.plan.samples_per_epoch as f64;
     Ok(TimingCheck {
         strategy: prepared.name.clone(),
@@ -61,17 +70,18 @@ pub fn agreement(
     })
 }
 
-/// A run that was given up has no time to be compared.
-fn whole(outcome: &RunResult) -> Result<(), Failure> {
-    match &outcome.diverged {
-        Some(sentence) => {
-            Err(Failure::Failed(format!("{} diverged: {sentence}", outcome.strategy)))
+/// A diverged run ended early, so its time cannot be compared.
+fn refuse_diverged(result: &RunResult) -> Result<(), RunError> {
+    match &result.diverged {
+        Some(reason) => {
+            let (strategy, reason) = (result.strategy.clone(), reason.clone());
+            Err(RunError::Diverged { strategy, reason })
         }
         None => Ok(()),
     }
 }
 
-/// When the coordinator declared the job over: what comes after it is not simulated.
+/// The time at which the coordinator ended the job; later work is not simulated.
 #[derive(Default)]
 struct Watch {
     over: Duration,
@@ -90,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenth_too_long_or_too_short_is_still_within() {
+    fn a_tenth_too_long_or_too_short_is_within_the_tolerance() {
         let of = |simulated| TimingCheck { strategy: String::new(), threads: 2.0, simulated };
 
         assert!(of(1.81).is_within() && of(2.19).is_within());

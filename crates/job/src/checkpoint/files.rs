@@ -1,4 +1,4 @@
-//! One checkpoint as files: tensors beside a manifest that says what they are, all with checksums.
+//! The files of one checkpoint: tensors and a manifest that describes them, all with checksums.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{Manifest, Seal, version_1};
+use crate::error::{CheckpointError, FileProblem, WriteProblem};
 
 pub const MANIFEST: &str = "manifest.json";
 pub const WEIGHTS: &str = "weights.safetensors";
@@ -20,7 +21,7 @@ pub const PARAMS: &str = "params";
 
 /// The version of the format that is written; version 1 can be read, too.
 const VERSION: u32 = 2;
-/// A manifest lists samples and members, never parameters.
+/// A manifest holds no parameters, so it is never longer than this.
 const MANIFEST_BYTES_MAX: u64 = 1 << 28;
 
 /// The manifest with its own checksum, over the exact bytes of `manifest`.
@@ -32,68 +33,58 @@ struct Sealed<'a> {
     manifest: &'a RawValue,
 }
 
-/// Only what every version has.
+/// The field that every version of the format has.
 #[derive(Deserialize)]
 struct Version {
     version: u32,
 }
 
-pub fn write_manifest(dir: &Path, manifest: &Manifest) -> Result<(), String> {
-    let text = serde_json::to_string(manifest).map_err(|error| error.to_string())?;
-    // JSON knows no infinity: what cannot be read again must not replace what can.
-    serde_json::from_str::<Manifest>(&text)
-        .map_err(|error| format!("its numbers are not finite ({error})"))?;
+pub fn write_manifest(dir: &Path, manifest: &Manifest) -> Result<(), WriteProblem> {
+    let text = serde_json::to_string(manifest)?;
+    // JSON has no infinity: a manifest that cannot be read back must not replace an older one.
+    serde_json::from_str::<Manifest>(&text).map_err(WriteProblem::NumbersNotFinite)?;
     let crc32 = crc32fast::hash(text.as_bytes());
-    let manifest = RawValue::from_string(text).map_err(|error| error.to_string())?;
+    let manifest = RawValue::from_string(text)?;
     let sealed = Sealed { version: VERSION, crc32, manifest: &manifest };
-    let text = serde_json::to_string(&sealed).map_err(|error| error.to_string())?;
-    let write = || -> io::Result<()> {
-        let mut file = File::create(dir.join(MANIFEST))?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    };
-    write().map_err(|error| error.to_string())
+    let mut file = File::create(dir.join(MANIFEST))?;
+    file.write_all(serde_json::to_string(&sealed)?.as_bytes())?;
+    Ok(file.sync_all()?)
 }
 
-pub fn read_manifest(dir: &Path) -> Result<Manifest, String> {
-    let name = |what: String| format!("{}: {what}", dir.join(MANIFEST).display());
-    let read = || -> io::Result<String> {
-        let file = File::open(dir.join(MANIFEST))?;
-        let mut text = String::new();
-        file.take(MANIFEST_BYTES_MAX).read_to_string(&mut text)?;
-        Ok(text)
-    };
-    let text = read().map_err(|error| name(error.to_string()))?;
-    let damaged = |error: serde_json::Error| name(format!("damaged ({error})"));
-    let Version { version } = serde_json::from_str(&text).map_err(damaged)?;
+pub fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
+    let path = dir.join(MANIFEST);
+    parse_manifest(&path).map_err(|problem| CheckpointError::File { path, problem })
+}
+
+fn parse_manifest(path: &Path) -> Result<Manifest, FileProblem> {
+    let mut text = String::new();
+    File::open(path)?.take(MANIFEST_BYTES_MAX).read_to_string(&mut text)?;
+    let Version { version } = serde_json::from_str(&text)?;
     if !(1..=VERSION).contains(&version) {
-        return Err(name(format!(
-            "version {version} of the format, but this program reads versions 1 to {VERSION}"
-        )));
+        return Err(FileProblem::Version { version, supported: VERSION });
     }
-    let sealed: Sealed<'_> = serde_json::from_str(&text).map_err(damaged)?;
+    let sealed: Sealed<'_> = serde_json::from_str(&text)?;
     if crc32fast::hash(sealed.manifest.get().as_bytes()) != sealed.crc32 {
-        return Err(name("damaged (its checksum is wrong)".into()));
+        return Err(FileProblem::Checksum);
     }
     if version == 1 {
-        let old = serde_json::from_str(sealed.manifest.get()).map_err(damaged)?;
-        return serde_json::from_value(version_1::upgrade(old)).map_err(damaged);
+        let old = serde_json::from_str(sealed.manifest.get())?;
+        return Ok(serde_json::from_value(version_1::upgrade(old))?);
     }
-    serde_json::from_str(sealed.manifest.get()).map_err(damaged)
+    Ok(serde_json::from_str(sealed.manifest.get())?)
 }
 
-/// Vectors by name, on their way to a file.
+/// Vectors by name, to be written to a file.
 pub type Tensors<'a> = Vec<(String, Cow<'a, [f32]>)>;
 
-/// Writes tensors so that they are on the disk, and gives what the file is like.
-pub fn write_tensors(path: &Path, tensors: &Tensors<'_>) -> Result<Seal, String> {
+/// Writes tensors to the disk; returns length and checksum of the file.
+pub fn write_tensors(path: &Path, tensors: &Tensors<'_>) -> Result<Seal, WriteProblem> {
     let views = tensors.iter().map(|(name, data)| (name, Flat { shape: [data.len()], data }));
-    serialize_to_file(views, None, path).map_err(|error| error.to_string())?;
-    // Some systems sync only what may be written.
-    let file = File::options().read(true).write(true).open(path);
-    let file = file.map_err(|error| error.to_string())?;
-    file.sync_all().map_err(|error| error.to_string())?;
-    seal_of(file).map_err(|error| error.to_string())
+    serialize_to_file(views, None, path)?;
+    // Some systems sync only files that are open for writing.
+    let file = File::options().read(true).write(true).open(path)?;
+    file.sync_all()?;
+    Ok(seal_of(file)?)
 }
 
 struct Flat<'a> {
@@ -133,42 +124,54 @@ fn seal_of(file: File) -> io::Result<Seal> {
     }
 }
 
-/// The bytes of a file that is as its seal says.
-pub fn read_sealed(dir: &Path, name: &str, manifest: &Manifest) -> Result<Vec<u8>, String> {
+/// The bytes of a file, if its length and checksum are those of the manifest.
+pub fn read_sealed(
+    dir: &Path,
+    name: &str,
+    manifest: &Manifest,
+) -> Result<Vec<u8>, CheckpointError> {
     let path = dir.join(name);
-    let says = |what: &str| format!("{}: {what}", path.display());
-    let seal = manifest.files.get(name).ok_or_else(|| says("the manifest does not know it"))?;
-    let file = File::open(&path).map_err(|error| says(&error.to_string()))?;
-    let length = file.metadata().map_err(|error| says(&error.to_string()))?.len();
+    let seal = manifest.files.get(name).ok_or(FileProblem::Unlisted);
+    let bytes = seal.and_then(|seal| read_with(&path, seal));
+    bytes.map_err(|problem| CheckpointError::File { path, problem })
+}
+
+fn read_with(path: &Path, seal: &Seal) -> Result<Vec<u8>, FileProblem> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
     if length != seal.bytes {
-        return Err(says(&format!("damaged ({length} bytes in place of {})", seal.bytes)));
+        return Err(FileProblem::Length { bytes: length, expected: seal.bytes });
     }
     let mut bytes = Vec::new();
-    file.take(length).read_to_end(&mut bytes).map_err(|error| says(&error.to_string()))?;
+    file.take(length).read_to_end(&mut bytes)?;
     if crc32fast::hash(&bytes) != seal.crc32 {
-        return Err(says("damaged (its checksum is wrong)"));
+        return Err(FileProblem::Checksum);
     }
     Ok(bytes)
 }
 
-pub fn read_params(dir: &Path, manifest: &Manifest) -> Result<Vec<f32>, String> {
+pub fn read_params(dir: &Path, manifest: &Manifest) -> Result<Vec<f32>, CheckpointError> {
     let bytes = read_sealed(dir, WEIGHTS, manifest)?;
-    let says = |what: String| format!("{}: {what}", dir.join(WEIGHTS).display());
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| says(error.to_string()))?;
-    let params = vector(&tensors, PARAMS).map_err(says)?;
-    if params.len() as u64 != manifest.params {
-        let (has, wants) = (params.len(), manifest.params);
-        return Err(says(format!("{has} parameters in place of {wants}")));
+    params_of(&bytes, manifest.params)
+        .map_err(|problem| CheckpointError::File { path: dir.join(WEIGHTS), problem })
+}
+
+fn params_of(bytes: &[u8], expected: u64) -> Result<Vec<f32>, FileProblem> {
+    let params = vector(&SafeTensors::deserialize(bytes)?, PARAMS)?;
+    match params.len() as u64 {
+        length if length == expected => Ok(params),
+        params => Err(FileProblem::Params { params, expected }),
     }
-    Ok(params)
 }
 
 /// The vector of that name.
-pub fn vector(tensors: &SafeTensors<'_>, name: &str) -> Result<Vec<f32>, String> {
-    let tensor = tensors.tensor(name).map_err(|error| format!("tensor {name}: {error}"))?;
+pub fn vector(tensors: &SafeTensors<'_>, name: &str) -> Result<Vec<f32>, FileProblem> {
+    let named = || name.to_owned();
+    let tensor = tensors.tensor(name);
+    let tensor = tensor.map_err(|source| FileProblem::Tensor { name: named(), source })?;
     if tensor.dtype() != Dtype::F32 {
-        return Err(format!("tensor {name}: it is not of 32-bit floats"));
+        return Err(FileProblem::TensorType { name: named() });
     }
-    let four = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("chunks are of four"));
+    let four = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("chunks have four bytes"));
     Ok(tensor.data().chunks_exact(4).map(four).collect())
 }

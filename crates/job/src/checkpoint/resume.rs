@@ -9,17 +9,16 @@ use serde_json::Value;
 
 use super::files::{self, PARAMS, STATE};
 use super::{Manifest, folder};
-use crate::job::{Job, Prepared};
-use crate::recipes::Recipe;
+use crate::error::{CheckpointError, Error, JobError, Mismatch};
+use crate::job::{Job, PrepareOptions, Prepared};
 use crate::run_result::Losses;
-use crate::task::Task;
 
 /// A checkpoint that is complete and undamaged.
 pub struct Checkpoint {
     pub manifest: Manifest,
     pub path: PathBuf,
     /// Why newer checkpoints were skipped.
-    pub passed_over: Vec<String>,
+    pub passed_over: Vec<CheckpointError>,
     snapshot: Snapshot,
 }
 
@@ -37,13 +36,13 @@ const CHANGEABLE: [&str; 7] = [
 
 impl Checkpoint {
     /// The newest whole checkpoint in `dir`, or `dir` itself if it is one.
-    pub fn load(dir: impl AsRef<Path>) -> Result<Checkpoint, String> {
+    pub fn load(dir: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
         let read = |path: &Path| {
             let manifest = files::read_manifest(path)?;
             let snapshot = read_snapshot(path, &manifest)?;
             Ok((path.to_owned(), manifest, snapshot))
         };
-        let ((path, manifest, snapshot), passed_over) = folder::newest_whole(dir.as_ref(), read)?;
+        let ((path, manifest, snapshot), passed_over) = folder::newest_intact(dir.as_ref(), read)?;
         Ok(Checkpoint { manifest, path, passed_over, snapshot })
     }
 
@@ -56,21 +55,22 @@ impl Checkpoint {
     }
 
     /// Resumes with `job` on `workers` workers; `job` may differ from the manifest's in the changeable fields.
-    pub fn prepare(
-        self,
-        job: &Job,
-        workers: u32,
-        recipes: &[Recipe],
-        own: Option<Task>,
-    ) -> Result<Prepared, String> {
+    pub fn prepare(self, job: &Job, workers: u32) -> Result<Prepared, Error> {
+        self.prepare_with(job, PrepareOptions::new(workers))
+    }
+
+    /// As [`prepare`](Self::prepare), with custom recipes or a custom task.
+    pub fn prepare_with(self, job: &Job, options: PrepareOptions<'_>) -> Result<Prepared, Error> {
         let Checkpoint { manifest, snapshot, .. } = self;
         let losses = Losses { first: manifest.loss_first, last: manifest.loss_last };
+        let workers = options.workers;
         refuse_change(&manifest, job)?;
         if workers == 0 {
-            return Err("workers = 0: a job needs at least one worker".into());
+            return Err(JobError::NoWorkers.into());
         }
         // Batches and rates are those of the job's first view, however many workers resume it.
-        let mut prepared = job.check(recipes, manifest.workers_first, own)?;
+        let options = PrepareOptions { workers: manifest.workers_first, ..options };
+        let mut prepared = job.prepare_with(options)?;
         prepared.workers = workers;
         check(&manifest, &snapshot, &prepared)?;
         prepared.plan.resumed = Some(Arc::new(snapshot));
@@ -79,12 +79,12 @@ impl Checkpoint {
     }
 }
 
-fn refuse_change(manifest: &Manifest, now: &Job) -> Result<(), String> {
+fn refuse_change(manifest: &Manifest, now: &Job) -> Result<(), Error> {
     // There are three ways to give a batch.
     let fields = |job: &Job| {
         let batch = Some(job.batch_of_one(manifest.workers_first)?);
         let plain = Job { batch, batch_total: None, ..job.clone() };
-        serde_json::to_value(plain).map_err(|error| error.to_string())
+        Ok::<_, JobError>(serde_json::to_value(plain).expect("a job is plain data"))
     };
     let (before, now) = (fields(&manifest.job)?, fields(now)?);
     let Value::Object(now) = now else { return Ok(()) };
@@ -94,42 +94,38 @@ fn refuse_change(manifest: &Manifest, now: &Job) -> Result<(), String> {
     match changed {
         None => Ok(()),
         Some((name, value)) => {
-            let was = before.get(name).unwrap_or(&Value::Null);
-            let was = match was {
-                Value::Null => format!("no {name} of its own"),
-                was => format!("{name} = {was}"),
-            };
-            Err(format!(
-                "the checkpoint is of a job with {was}, which cannot become {value} on the way: leave it as it was, or start anew"
-            ))
+            let was = before.get(name).unwrap_or(&Value::Null).clone();
+            let (field, now) = (name.clone(), value.clone());
+            Err(CheckpointError::Changed { field, was, now }.into())
         }
     }
 }
 
-fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Result<(), String> {
+fn check(
+    manifest: &Manifest,
+    snapshot: &Snapshot,
+    prepared: &Prepared,
+) -> Result<(), CheckpointError> {
     let (plan, size) = (&prepared.plan, prepared.task.model.size());
     let learned = plan.layout.params.min(size);
     let (has, wants) = (manifest.params, plan.initial.len());
-    let other = |what: String| {
-        let Job { model, data, .. } = &manifest.job;
-        format!(
-            "the checkpoint does not fit {model} on {data}: {what}; was it made by another version of the program?"
-        )
+    let other = |problem: Mismatch| {
+        let (model, data) = (manifest.job.model.clone(), manifest.job.data.clone());
+        CheckpointError::Mismatch { model, data, problem }
     };
     let vocabulary = prepared.task.train.vocabulary();
     if let (Some(learned), Some(now)) = (&manifest.vocabulary, vocabulary)
         && learned != now
     {
-        return Err(format!(
-            "{} has other characters now than the text that was learned: give it back what it held, or start anew",
-            manifest.job.data
-        ));
+        return Err(CheckpointError::VocabularyChanged { data: manifest.job.data.clone() });
     }
     if has != wants as u64 || plan.samples_per_epoch != manifest.samples_per_epoch {
-        return Err(other(format!(
-            "it has {has} parameters and {} samples per epoch, and should have {wants} and {}",
-            manifest.samples_per_epoch, plan.samples_per_epoch
-        )));
+        return Err(other(Mismatch::Sizes {
+            params: has,
+            samples: manifest.samples_per_epoch,
+            params_wanted: wants as u64,
+            samples_wanted: plan.samples_per_epoch,
+        }));
     }
     let fits = |vector: &[f32]| vector.len() == wants || vector.len() == size;
     let parts = || snapshot.workers.values();
@@ -144,28 +140,27 @@ fn check(manifest: &Manifest, snapshot: &Snapshot, prepared: &Prepared) -> Resul
         || !private.all(|(_, vector)| vector.is_empty() || fits(vector))
         || !memory.all(|vector| vector.is_empty() || vector.len() == learned)
     {
-        return Err(other("a vector has another length".into()));
+        return Err(other(Mismatch::VectorLength));
     }
     let end = manifest.done.intervals().last().map_or(0, |(_, end)| *end);
     if end > plan.samples_total {
-        let epochs = end as f64 / plan.samples_per_epoch as f64;
-        return Err(format!("{epochs:.2} epochs are done already: give at least so many epochs"));
+        let done = end as f64 / plan.samples_per_epoch as f64;
+        return Err(CheckpointError::EpochsDone { done });
     }
     let memory = parts().next().map(|part| part.shared.strategy.clone()).unwrap_or_default();
-    let loaded = prepared.strategy().load(memory);
-    loaded.map_err(|error| other(format!("its strategy's memory is different ({error})")))
+    prepared.strategy().load(memory).map_err(|error| other(Mismatch::Memory(error)))
 }
 
-fn read_snapshot(dir: &Path, manifest: &Manifest) -> Result<Snapshot, String> {
+fn read_snapshot(dir: &Path, manifest: &Manifest) -> Result<Snapshot, CheckpointError> {
     let params = Arc::new(files::read_params(dir, manifest)?);
     let bytes = files::read_sealed(dir, STATE, manifest)?;
-    let says = |what: String| format!("{}: {what}", dir.join(STATE).display());
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| says(error.to_string()))?;
+    let damaged = |problem| CheckpointError::File { path: dir.join(STATE), problem };
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.into()))?;
     let find = |name: &str| match name {
         "" => Ok(Arc::default()),
         PARAMS => Ok(params.clone()),
         name => files::vector(&tensors, name).map(Arc::new),
     };
-    let snapshot = manifest.state.join(&find).map_err(says)?;
+    let snapshot = manifest.state.join(&find).map_err(damaged)?;
     Ok(Snapshot { done: manifest.done.clone(), ..snapshot })
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::files::{PARAMS, Tensors};
+use crate::error::FileProblem;
 
 /// The name of a vector; an empty one has an empty name.
 type Name = String;
@@ -124,22 +125,22 @@ impl<'a> Vectors<'a> {
 }
 
 /// Finds vectors by name.
-pub type Find<'a> = &'a dyn Fn(&str) -> Result<Arc<Vector>, String>;
+pub type Find<'a> = &'a dyn Fn(&str) -> Result<Arc<Vector>, FileProblem>;
 
 impl State {
     /// Puts the snapshot together again.
-    pub fn join(&self, find: Find<'_>) -> Result<Snapshot, String> {
+    pub fn join(&self, find: Find<'_>) -> Result<Snapshot, FileProblem> {
         let parts = self.0.as_ref().filter(|parts| !parts.members.is_empty());
-        let parts = parts.ok_or("it has no members")?;
+        let parts = parts.ok_or(FileProblem::NoMembers)?;
         let found = parts.strategy_vectors.iter().map(|(key, name)| Ok((key.clone(), find(name)?)));
-        let vectors = found.collect::<Result<BTreeMap<_, _>, String>>()?;
+        let vectors = found.collect::<Result<BTreeMap<_, _>, FileProblem>>()?;
         let strategy = Memory { json: parts.strategy.clone(), vectors };
         let mut workers = BTreeMap::new();
         for member in &parts.members {
             workers.insert(member.worker, member.join(&strategy, &parts.agreed, find)?);
         }
         let center = parts.center.as_ref().map(|center| {
-            Ok::<_, String>(Published {
+            Ok::<_, FileProblem>(Published {
                 params: find(&center.params)?,
                 optimizer: center.optimizer.join(find)?,
                 version: center.version,
@@ -156,7 +157,7 @@ impl Member {
         strategy: &Memory,
         agreed: &Agreed,
         find: Find<'_>,
-    ) -> Result<WorkerSnapshot, String> {
+    ) -> Result<WorkerSnapshot, FileProblem> {
         let mut private = self.private.clone();
         private.fill(|name| find(self.private_vectors.get(name).map_or("", String::as_str)))?;
         let shared = SharedState {
@@ -172,9 +173,9 @@ impl Member {
 }
 
 impl Slots {
-    fn join(&self, find: Find<'_>) -> Result<Arc<OptimizerState>, String> {
+    fn join(&self, find: Find<'_>) -> Result<Arc<OptimizerState>, FileProblem> {
         let slot = |name: &Name| find(name).map(|slot| (*slot).clone());
-        let slots: Result<Vec<Vector>, String> = self.slots.iter().map(slot).collect();
+        let slots: Result<Vec<Vector>, FileProblem> = self.slots.iter().map(slot).collect();
         Ok(Arc::new(OptimizerState { slots: slots?, steps: self.steps }))
     }
 }

@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 use paceline_runtime::{Snapshot, Spans};
 
 use super::files::{self, STATE, WEIGHTS};
-use super::{Checkpoints, Folder, Manifest, state};
+use super::{Added, Checkpoints, Folder, Manifest, state};
+use crate::error::{CheckpointError, WriteProblem};
 use crate::job::{Job, Prepared};
 use crate::run_result::Losses;
 
@@ -27,12 +28,12 @@ pub struct Saving {
 }
 
 /// The checkpoints that a run has written.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Saved {
     /// The newest checkpoint.
     pub newest: Option<PathBuf>,
     /// Why the last one could not be written.
-    pub error: Option<String>,
+    pub error: Option<CheckpointError>,
 }
 
 type Offer = (Box<Snapshot>, Losses);
@@ -48,7 +49,11 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn start(saving: &Saving, prepared: &Prepared, speeds: &[f64]) -> Result<Writer, String> {
+    pub fn start(
+        saving: &Saving,
+        prepared: &Prepared,
+        speeds: &[f64],
+    ) -> Result<Writer, CheckpointError> {
         let Checkpoints { folder, keep, .. } = &saving.checkpoints;
         let folder = Folder::open(Path::new(folder), *keep, saving.from.as_deref())?;
         let blank = Manifest {
@@ -112,10 +117,8 @@ impl Writer {
             let _ = self.snapshots.send(snapshot);
         }
         drop(self.snapshots);
-        self.thread.join().unwrap_or_else(|_| Saved {
-            newest: None,
-            error: Some("the thread that writes checkpoints panicked; see above".into()),
-        })
+        let panicked = Saved { newest: None, error: Some(CheckpointError::WriterPanicked) };
+        self.thread.join().unwrap_or(panicked)
     }
 }
 
@@ -134,12 +137,17 @@ fn write_all(
         }
         let round = snapshot.round();
         match folder.add(round, |dir| write(dir, blank, (&snapshot, losses))) {
-            Ok(place) => saved = Saved { newest: Some(place), error: None },
+            Ok(Added { path, not_deleted }) => {
+                if let Some(error) = not_deleted {
+                    say(&error.to_string());
+                }
+                saved = Saved { newest: Some(path), error: None };
+            }
             Err(error) => {
-                let dir = folder.path().display();
-                let sentence = format!("no checkpoint of round {round} in {dir}: {error}");
-                say(&sentence);
-                saved.error = Some(sentence);
+                let (folder, problem) = (folder.path().to_owned(), Box::new(error));
+                let error = CheckpointError::NotWritten { round, folder, problem };
+                say(&error.to_string());
+                saved.error = Some(error);
             }
         }
     }
@@ -150,9 +158,9 @@ fn write(
     dir: &Path,
     blank: &Manifest,
     (snapshot, losses): (&Snapshot, Losses),
-) -> Result<(), String> {
+) -> Result<(), CheckpointError> {
     if !snapshot.is_finite() {
-        return Err("its parameters are not finite".into());
+        return Err(WriteProblem::ParamsNotFinite.into());
     }
     let params = snapshot.params();
     let (state, mut tensors) = state::divide(snapshot, &params);
@@ -169,5 +177,5 @@ fn write(
         state,
         ..blank.clone()
     };
-    files::write_manifest(dir, &manifest)
+    Ok(files::write_manifest(dir, &manifest)?)
 }

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use paceline_runtime::edge::Output;
 
 use crate::checkpoint::Writer;
-use crate::run_result::{Failure, Losses};
+use crate::error::RunError;
+use crate::run_result::Losses;
 use observer::Observer;
 
 pub use deployed::Deployed;
@@ -21,7 +22,7 @@ pub(crate) use save_requests::SaveRequests;
 /// A job that runs on some cluster.
 pub(crate) trait Running {
     /// What happens next. A real cluster waits for it, but only briefly.
-    fn next(&mut self) -> Result<Next, Failure>;
+    fn next(&mut self) -> Result<Next, RunError>;
     /// Asks that the job end after this round.
     fn stop(&mut self);
     /// Asks for a snapshot.
@@ -47,7 +48,11 @@ pub(crate) struct Watch<'a> {
 
 impl Watch<'_> {
     /// Watches until all workers have ended. When `stop` is set, the run ends after the current round.
-    pub fn until_ended(&mut self, run: &mut dyn Running, stop: &AtomicBool) -> Result<(), Failure> {
+    pub fn until_ended(
+        &mut self,
+        run: &mut dyn Running,
+        stop: &AtomicBool,
+    ) -> Result<(), RunError> {
         loop {
             let flow = match run.next()? {
                 Next::Output(output) => match self.take(output) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_job::recipes::unknown;
+use paceline_job::suggest::unknown;
 use paceline_learn::Rescale;
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Position, Scope};
 
