@@ -265,6 +265,6 @@ fn a_model_that_panics_ends_the_run_with_a_message_and_does_not_hang_it() {
         let failed = train(&prepared, TrainOptions::default()).err();
 
         let message = failed.expect("the run fails").to_string();
-        assert!(message.contains("could not continue"), "{strategy}: {message}");
+        assert!(message.contains("is stuck"), "{strategy}: {message}");
     }
 }

@@ -7,7 +7,8 @@ use paceline_job::run::totals::RunTotals;
 use paceline_runtime::WorkerId;
 use paceline_watch::table::{count, duration};
 
-use crate::output::{counted, say};
+use crate::counted::counted;
+use crate::output::say;
 
 /// The progress bar of one run with two lines below it. If stderr is not a terminal, prints a line from time to time.
 pub struct Bar {

@@ -12,10 +12,11 @@ use paceline_sim::Scenario;
 use paceline_watch::table::{bytes, count, duration, table};
 use serde::Serialize;
 
+use crate::counted::counted;
 use crate::error::{CliError, CliResult, CommandError};
 use crate::files::{check_distinct, check_writable, write};
 use crate::flags::JobFlags;
-use crate::output::{counted, print, print_json, say, say_error};
+use crate::output::{print, print_json, say, say_error};
 use crate::speeds::SpeedsFlag;
 
 /// Measure this machine and write a scenario for the simulator

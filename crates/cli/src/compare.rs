@@ -15,10 +15,11 @@ use paceline_watch::table::{bytes, duration, table};
 use paceline_watch::{Curves, Timeline, comparison};
 
 use crate::bar::progress;
+use crate::counted::counted;
 use crate::error::{CliResult, CommandError, UsageError};
 use crate::files::{check_distinct, check_writable, write};
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
-use crate::output::{counted, print, print_json, say, say_error};
+use crate::output::{print, print_json, say, say_error};
 use crate::summary::{check_ledger, loss, percent, rate, target};
 
 /// Compare strategies on the same simulated cluster

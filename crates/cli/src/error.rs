@@ -7,7 +7,7 @@ use paceline_job::{Error, Kernels};
 use paceline_watch::table::count;
 use thiserror::Error;
 
-use crate::output::counted;
+use crate::counted::counted;
 
 /// Why a command ended early. Errors of other crates are wrapped where they reach a command, because only the command
 /// knows whether they are the user's mistake.

@@ -4,6 +4,7 @@ mod bar;
 mod calibrate;
 mod checkpoint;
 mod compare;
+mod counted;
 mod data;
 mod error;
 mod evaluate;

@@ -48,11 +48,6 @@ fn printable(text: &str) -> Cow<'_, str> {
     text.chars().map(shown).collect()
 }
 
-/// "1 worker", "2 workers".
-pub fn counted(n: usize, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}
-
 /// Reports the error, if any, and returns the exit code.
 pub fn exit_code(ended: CliResult) -> ExitCode {
     let (error, code) = match ended {

@@ -20,10 +20,11 @@ use paceline_watch::table::{count, duration};
 use serde::Serialize;
 
 use crate::bar::runs_bar;
+use crate::counted::counted;
 use crate::error::{CliError, CliResult, CommandError, UsageError};
 use crate::files::write;
 use crate::flags::ThreadsFlag;
-use crate::output::{counted, print, print_json, say, say_error};
+use crate::output::{print, print_json, say, say_error};
 
 /// Check the claims of the papers that Paceline is built on
 #[derive(Args)]

@@ -9,8 +9,9 @@ use paceline_runtime::WorkerId;
 use paceline_watch::table::{bytes, count, duration, number};
 use paceline_watch::{Facts, Report, Timeline};
 
+use crate::counted::counted;
 use crate::error::{CliError, CliResult, CommandError};
-use crate::output::{counted, print, print_json, say, say_error};
+use crate::output::{print, print_json, say, say_error};
 use crate::readers::RunReaders;
 
 /// More workers than this are summarized, not listed.

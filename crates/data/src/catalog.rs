@@ -170,13 +170,18 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 impl Entry {
     /// Returns instructions to download the files by hand into their folder under `root`.
     pub fn manual_download(&self, root: &Path) -> ManualDownload {
-        ManualDownload::of(self, self.folder(root))
+        self.manual_download_to(self.folder(root))
+    }
+
+    fn manual_download_to(&self, folder: PathBuf) -> ManualDownload {
+        let files = self.files.iter().map(|file| file.name).collect();
+        ManualDownload { what: self.manual_source, files, folder }
     }
 
     /// Returns what to do about missing or damaged files in `folder`; `root` is set if the user named one.
     pub(crate) fn remedy(&self, root: Option<&Path>, folder: &Path) -> Remedy {
         match self.source {
-            None => Remedy::Manual(ManualDownload::of(self, folder.to_owned())),
+            None => Remedy::Manual(self.manual_download_to(folder.to_owned())),
             Some(_) => Remedy::Get { name: self.name, root: root.map(PathBuf::from) },
         }
     }

@@ -10,7 +10,8 @@ use std::process::{Command, Output, Stdio};
 use flate2::read::{GzDecoder, MultiGzDecoder};
 
 use crate::error::{FetchError, PackageError};
-use crate::folder::{BYTES_MAX, read_bounded};
+use crate::folder::read_bounded;
+use crate::limits::BYTES_MAX;
 
 /// Files by name, without folders.
 pub type Files = BTreeMap<String, Vec<u8>>;

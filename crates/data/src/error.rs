@@ -6,9 +6,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::catalog::Entry;
-use crate::folder::BYTES_MAX;
-use crate::picture::PIXELS_MAX;
+use crate::limits::{BYTES_MAX, PIXELS_MAX};
 
 /// No folder for data sets is known: neither a variable nor a home folder names one.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -216,16 +214,9 @@ pub enum Remedy {
 /// Instructions for a download that no client can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManualDownload {
-    what: &'static str,
-    files: Vec<&'static str>,
-    folder: PathBuf,
-}
-
-impl ManualDownload {
-    pub(crate) fn of(entry: &Entry, folder: PathBuf) -> ManualDownload {
-        let files = entry.files.iter().map(|file| file.name).collect();
-        ManualDownload { what: entry.manual_source, files, folder }
-    }
+    pub(crate) what: &'static str,
+    pub(crate) files: Vec<&'static str>,
+    pub(crate) folder: PathBuf,
 }
 
 impl fmt::Display for ManualDownload {

@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 
 use crate::error::{NoDataFolder, ReadError};
-
-/// Longer files are refused before they fill the memory. Every file of a data set is shorter.
-pub(crate) const BYTES_MAX: u64 = 1 << 30;
+use crate::limits::BYTES_MAX;
 
 /// Returns the default folder for data sets: `PACELINE_DATA`, or `paceline` in the cache folder.
 pub fn default_root() -> Result<PathBuf, NoDataFolder> {

@@ -8,6 +8,7 @@ pub mod folder;
 pub mod get;
 mod idx;
 pub mod image_form;
+mod limits;
 pub mod load;
 pub mod picture;
 mod resize;

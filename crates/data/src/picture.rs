@@ -10,6 +10,7 @@ use paceline_learn::Extent;
 use crate::error::{DecodeError, PictureError};
 use crate::folder::read_bounded;
 use crate::idx;
+use crate::limits::PIXELS_MAX;
 use crate::resize::{Blend, blends};
 
 /// A decoded picture, in the size and depth of its file.
@@ -24,9 +25,6 @@ pub struct Picture {
     /// One byte per sample, or two (big-endian) if the maximum exceeds 255; row by row, channels last.
     samples: Vec<u8>,
 }
-
-/// Larger pictures are refused before they fill the memory.
-pub(crate) const PIXELS_MAX: u64 = 64_000_000;
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 const GZIP: &[u8] = &[0x1f, 0x8b];

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dice::mix;
 use crate::error::DataError;
-use crate::text::Vocabulary;
+use crate::vocabulary::Vocabulary;
 
 /// Labeled rows of numbers. Reading is pure: the same index and epoch always return the same row.
 pub trait Dataset: Send + Sync {

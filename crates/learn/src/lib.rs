@@ -18,6 +18,7 @@ pub mod rescale;
 pub mod schedule;
 pub mod text;
 pub mod vector;
+mod vocabulary;
 
 pub use blobs::{Noise, blobs};
 pub use dataset::{Batch, Dataset, Extent, Table};
@@ -35,5 +36,6 @@ pub use patterns::patterns;
 pub use quadratic::Quadratic;
 pub use rescale::{Parts, Rescale, Rescaler};
 pub use schedule::{Schedule, Shape};
-pub use text::{Text, Vocabulary, texts};
+pub use text::{Text, texts};
 pub use vector::Vector;
+pub use vocabulary::Vocabulary;

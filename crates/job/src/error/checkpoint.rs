@@ -111,7 +111,7 @@ pub enum FileProblem {
     Checksum,
     #[error("damaged ({bytes} bytes instead of {expected})")]
     Length { bytes: u64, expected: u64 },
-    #[error("version {version} of the format, but this program reads version {supported}")]
+    #[error("version {version} of the format, but this program reads versions 1 to {supported}")]
     Version { version: u32, supported: u32 },
     #[error("the manifest does not list it")]
     Unlisted,

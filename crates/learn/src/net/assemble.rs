@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::build::Part;
 use super::frame::Frame;
+use super::part::Part;
 use super::{Head, Net, Node, Segment, Slot};
 use crate::dataset::Extent;
 use crate::kernels::Path;

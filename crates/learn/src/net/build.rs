@@ -7,6 +7,7 @@ use super::dropout::Dropout;
 use super::flat::Flat;
 use super::layer::Layer;
 use super::norm::{Norm, Over};
+use super::part::Part;
 use super::pool::{Kind, Pool};
 use super::{Head, Net};
 use crate::dataset::Extent;
@@ -21,14 +22,6 @@ pub struct Builder {
     /// The outputs of the first `shared` layers are also read by a residual branch: nothing may be fused into
     /// these layers.
     shared: usize,
-}
-
-/// A layer between two slots, before memory is assigned to it.
-pub(super) struct Part {
-    pub layer: Box<dyn Layer>,
-    pub from: usize,
-    pub skip: Option<usize>,
-    pub to: usize,
 }
 
 /// Channels that share a mean in group norm.

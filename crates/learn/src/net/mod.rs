@@ -33,6 +33,7 @@ mod layer;
 mod layer_norm;
 mod named;
 mod norm;
+mod part;
 mod pass;
 mod pool;
 
