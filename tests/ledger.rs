@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::runtime::coordination::{Lease, Order};
-use paceline::runtime::edge::{Action, Cluster, Event, News, Output};
+use paceline::runtime::edge::{Action, Cluster, ClusterOutput, Event, News};
 use paceline::runtime::{Executor, SampleTally, Spans, Tally, WorkerId, train};
 use paceline::sim::{SimCluster, SimConfig};
 use paceline::{Job, Line, Record, Scenario};
@@ -43,7 +43,7 @@ impl Cluster for DealsTwice {
         self.cluster.is_over()
     }
 
-    fn emit(&mut self, output: Output) {
+    fn emit(&mut self, output: ClusterOutput) {
         self.cluster.emit(output);
     }
 }
@@ -85,7 +85,7 @@ fn tally(broken: bool) -> Tally {
     };
     let ended = Executor::new(Box::new(cluster)).run(&mut { start });
     for output in outputs.borrow_mut().drain(..) {
-        if let Output::Line(line) = output {
+        if let ClusterOutput::Line(line) = output {
             check.read(&line);
         }
     }

@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use paceline::learn::{Noise, Quadratic};
 use paceline::runtime::{Line, Reader, Record};
-use paceline::sim::scenario::{Crash, Cut, Disturbance, During, Join, Rack, RingModel, Size};
+use paceline::sim::checkers::Traffic;
+use paceline::sim::scenario::{
+    Crash, Cut, Disturbance, During, Join, Leave, Rack, RingModel, Size,
+};
 use paceline::{
-    Job, PrepareOptions, Prepared, RunResult, Scenario, SimulateOptions, Task, recipes, simulate,
+    Coordination, Job, PrepareOptions, Prepared, RunResult, Scenario, SimulateOptions, Task,
+    recipes, simulate,
 };
 use paceline_watch::Timeline;
 
@@ -42,6 +46,41 @@ fn a_ring_costs_the_same_in_messages_and_in_closed_form_when_links_and_starts_ar
             assert_eq!(messages.bytes_sent, closed.bytes_sent, "{strategy}, {workers} workers");
             assert_eq!(messages.loss.to_bits(), closed.loss.to_bits());
         }
+    }
+}
+
+/// Worker 0 is ordered to leave while it computes; before it can say goodbye, the other worker is lost.
+#[test]
+fn a_worker_that_is_left_alone_while_it_leaves_works_on() {
+    let mut scenario = Scenario { workers: 2, ..Scenario::default() };
+    scenario.coordinator.detection = 1e-4;
+    scenario.leaves = vec![Leave { worker: 0, at: 0.1 }];
+    scenario.crashes = vec![Crash { worker: 1, at: 0.1001, back_after: None }];
+    for recipe in recipes() {
+        let prepared = prepare(&recipe.name, 2);
+        if prepared.strategy().coordination() == Coordination::Synchronous {
+            // It says goodbye at another time, between two rounds.
+            continue;
+        }
+        let simulated = simulate(&prepared, &scenario, SimulateOptions::default());
+        let ledger = simulated.unwrap_or_else(|e| panic!("{}: {e}", recipe.name)).result.ledger;
+        let expected = (prepared.plan.samples_total, 0, 0);
+        assert_eq!((ledger.done, ledger.lost, ledger.repeated), expected, "{}", recipe.name);
+    }
+}
+
+/// Also what a newcomer reads: parameters, and the state of the optimizer.
+#[test]
+fn the_journal_counts_the_bytes_that_cross_the_network_through_joins_and_leaves() {
+    let mut scenario = Scenario { workers: 3, ..Scenario::default() };
+    scenario.joins = vec![Join { at: 0.1, workers: 2 }];
+    scenario.leaves = vec![Leave { worker: 1, at: 0.2 }];
+    for recipe in recipes() {
+        let mut traffic = Traffic::default();
+        let options = SimulateOptions { readers: vec![&mut traffic], ..SimulateOptions::default() };
+        let simulated = simulate(&prepare(&recipe.name, 3), &scenario, options);
+        let sent = simulated.expect("the run ends").bytes_on_wires;
+        assert_eq!(traffic.bytes, sent, "{}", recipe.name);
     }
 }
 

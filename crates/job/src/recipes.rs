@@ -123,7 +123,7 @@ pub fn recipes() -> Vec<Recipe> {
         ),
         (
             "abs",
-            "as pipe, and batches grow until the sum has ended: nobody idles",
+            "as pipe, and batches grow until the sum has ended: no worker idles",
             ABS,
             (0.3, 0.5),
             Choices { shares: Shares::Open, ..of(StrategyKind::Delayed) },
@@ -182,14 +182,14 @@ pub fn recipes() -> Vec<Recipe> {
         ),
         (
             "async",
-            "gradients go to a parameter server, nobody waits",
+            "gradients go to a parameter server, no worker waits",
             SCALE,
             (0.2, 0.0),
             of(StrategyKind::ParameterServer),
         ),
         (
             "ssp",
-            "as async, but nobody leads the slowest by more than 3 steps",
+            "as async, but no worker leads the slowest by more than 3 steps",
             "Ho et al. 2013, NIPS",
             (0.2, 0.0),
             Choices { lead_max: Some(3), ..of(StrategyKind::ParameterServer) },

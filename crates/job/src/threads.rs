@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
 use paceline_net::{ThreadConfig, ThreadHub};
-use paceline_runtime::edge::Output;
+use paceline_runtime::edge::ClusterOutput;
 use paceline_runtime::{
     Coordination, Executor, Reader, SavePlan, Snapshot, WorkerId, train as run_worker,
 };
@@ -84,15 +84,16 @@ pub fn train(prepared: &Prepared, options: TrainOptions<'_>) -> Result<Trained, 
     let observer = Observer::new(prepared, (coordination, evaluator), readers);
     let started = Instant::now();
     let workers = (0..prepared.workers).map(|id| start_worker(prepared, &hub, WorkerId(id)));
-    let mut run = ThreadRun { workers: workers.collect(), hub, outputs };
-    (0..prepared.workers).for_each(|id| run.hub.hello(WorkerId(id)));
+    let mut run = ThreadRun { workers: workers.collect(), hub: hub.clone(), outputs };
     let save_requests = saving.map(|saving| SaveRequests::new(saving, coordination));
     let mut watch = Watch { observer, writer, save_requests, stopped: false };
     watch.until_ended(&mut run, &stop)?;
     let hub = run.hub.clone();
-    run.join()?;
+    let joined = run.join();
     let seconds = started.elapsed().as_secs_f64();
+    // Also after a failure: the last snapshot is what the user can resume from.
     let saved = watch.writer.map(Writer::finish);
+    joined?;
     let deployed = Deployed::new(&hub.shelves(), &watch.observer.totals.members, coordination);
     let params = deployed.params();
     let mut result = watch.observer.conclude(prepared, watch.stopped, &stop, params.clone());
@@ -107,6 +108,8 @@ pub(crate) type Worker = JoinHandle<Result<(), RunError>>;
 /// Starts a thread on which a worker lives its whole life.
 pub(crate) fn start_worker(prepared: &Prepared, hub: &Arc<ThreadHub>, id: WorkerId) -> Worker {
     let (cluster, prepared) = (hub.attach(id), prepared.clone());
+    // Before the thread starts: the coordinator must not hear of its death before it knows the worker.
+    hub.hello(id);
     std::thread::Builder::new()
         .name(format!("worker-{id}"))
         .spawn(move || {
@@ -123,7 +126,7 @@ pub(crate) fn start_worker(prepared: &Prepared, hub: &Arc<ThreadHub>, id: Worker
 struct ThreadRun {
     workers: Vec<Worker>,
     hub: Arc<ThreadHub>,
-    outputs: Receiver<Output>,
+    outputs: Receiver<ClusterOutput>,
 }
 
 impl ThreadRun {
@@ -142,11 +145,11 @@ impl ThreadRun {
 impl Running for ThreadRun {
     fn next(&mut self) -> Result<Next, RunError> {
         Ok(match self.outputs.recv_timeout(Duration::from_millis(20)) {
-            Ok(output) => Next::Output(output),
+            Ok(output) => Next::ClusterOutput(output),
             Err(RecvTimeoutError::Disconnected) => Next::Ended,
             Err(RecvTimeoutError::Timeout) if self.workers.iter().all(JoinHandle::is_finished) => {
                 // The last worker may have put something out since.
-                self.outputs.try_recv().map_or(Next::Ended, Next::Output)
+                self.outputs.try_recv().map_or(Next::Ended, Next::ClusterOutput)
             }
             Err(RecvTimeoutError::Timeout) => Next::Idle,
         })

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use paceline_learn::Vector;
 use paceline_runtime::coordination::{self, Collected, Coordinator, Input, Order, Rules, Word};
 use paceline_runtime::edge::{
-    Action, Cluster, Compute, Event, News, Output, Shelves, Workspace, published,
+    Action, Cluster, ClusterOutput, Compute, Event, News, Shelves, Workspace, published,
 };
 use paceline_runtime::snapshot::Parts;
 use paceline_runtime::wire::{Entry, Shelf};
@@ -34,7 +34,7 @@ pub struct ThreadHub {
     config: ThreadConfig,
     state: Mutex<State>,
     shelves: Mutex<Shelves>,
-    outputs: Mutex<Sender<Output>>,
+    outputs: Mutex<Sender<ClusterOutput>>,
 }
 
 struct State {
@@ -71,13 +71,15 @@ impl State {
 
 impl ThreadHub {
     /// A cluster of threads, and the stream of its outputs.
-    pub fn new(mut config: ThreadConfig) -> (Arc<ThreadHub>, Receiver<Output>) {
+    pub fn new(mut config: ThreadConfig) -> (Arc<ThreadHub>, Receiver<ClusterOutput>) {
         let rules = Rules {
             members_min: config.workers as usize,
             // A thread cannot fall silent without its process, so nothing sends ticks.
             patience: Duration::MAX,
             samples_total: config.samples_total,
             center_applies: config.center_applies,
+            // The coordinator lives and dies with the process.
+            keeps_log: false,
         };
         let mut coordinator = Coordinator::new(rules);
         coordinator.resume(std::mem::take(&mut config.done));
@@ -123,8 +125,14 @@ impl ThreadHub {
 
     /// A worker's thread has died.
     pub fn lost(&self, me: WorkerId) {
-        self.state().inboxes.remove(&me);
+        self.forget(me);
         self.coordinate(Input::Lost(me));
+    }
+
+    /// A worker is gone: nobody tells it anything, and nobody can read its values.
+    fn forget(&self, who: WorkerId) {
+        self.state().inboxes.remove(&who);
+        self.shelves().retain(|(owner, _), _| *owner != who);
     }
 
     /// Asks that the job end after this round.
@@ -147,7 +155,7 @@ impl ThreadHub {
     }
 
     /// The coordinator takes an input, and all workers are told before it takes another one: they receive
-    /// its orders in one order. It lives and dies with the process, so its log is dropped.
+    /// its orders in one order.
     fn coordinate(&self, input: Input) {
         self.step(&mut self.state(), input);
     }
@@ -156,7 +164,7 @@ impl ThreadHub {
         let coordination::Output { orders, records, snapshot, .. } =
             state.coordinator.step(self.start.elapsed(), input);
         for record in records {
-            self.emit(Output::Line(Line { at: self.start.elapsed(), record }));
+            self.emit(ClusterOutput::Line(Line { at: self.start.elapsed(), record }));
         }
         for (to, order) in orders {
             if let Order::View { lost, .. } = &order
@@ -165,15 +173,18 @@ impl ThreadHub {
                 state.lost.extend(lost.iter());
                 let State { exchanges, lost, .. } = &mut *state;
                 exchanges.retain(|_, open| {
-                    let open = open.lock().expect("no holder panics");
-                    !open.view.members.iter().any(|member| lost.contains(member))
+                    // A member that panicked while it added poisons the exchange, which then cannot end either.
+                    let is_alive = |open: MutexGuard<'_, Open>| {
+                        !open.view.members.iter().any(|member| lost.contains(member))
+                    };
+                    open.lock().is_ok_and(is_alive)
                 });
             }
             state.tell(to, News::Told(order));
         }
         if let Some(collected) = snapshot {
             let snapshot = self.assemble(state, collected);
-            self.emit(Output::Snapshot(Box::new(snapshot)));
+            self.emit(ClusterOutput::Snapshot(Box::new(snapshot)));
         }
         let collecting = state.coordinator.collecting();
         state.parts.keep(collecting);
@@ -194,7 +205,7 @@ impl ThreadHub {
         Snapshot::assemble(collected, workers, center, self.config.center_applies)
     }
 
-    fn emit(&self, output: Output) {
+    fn emit(&self, output: ClusterOutput) {
         drop(self.outputs.lock().expect("no holder panics").send(output));
     }
 
@@ -279,7 +290,7 @@ pub struct ThreadCluster {
     hub: Arc<ThreadHub>,
     inbox: Receiver<Event>,
     computing: Sender<Work>,
-    outputs: Sender<Output>,
+    outputs: Sender<ClusterOutput>,
     ended: bool,
 }
 
@@ -311,12 +322,16 @@ impl Cluster for ThreadCluster {
             }
             Action::Evaluate { samples, of, shelf } => {
                 let replicas = published(&self.hub.shelves(), &of, shelf);
-                self.emit(Output::Evaluate { at: self.now(), samples, replicas });
+                self.emit(ClusterOutput::Evaluate { at: self.now(), samples, replicas });
             }
             Action::Save { part, done } => self.hub.hand_in(by, *part, done),
             Action::Tell(word) => {
-                self.ended |= word == Word::Gone;
+                let is_gone = word == Word::Gone;
+                self.ended |= is_gone;
                 self.hub.coordinate(Input::Word { from: by, word });
+                if is_gone && !self.hub.state().coordinator.is_over() {
+                    self.hub.forget(by);
+                }
             }
         }
     }
@@ -331,7 +346,7 @@ impl Cluster for ThreadCluster {
     }
 
     /// What a worker did is in the journal before anything that its words cause.
-    fn emit(&mut self, output: Output) {
+    fn emit(&mut self, output: ClusterOutput) {
         drop(self.outputs.send(output));
     }
 }

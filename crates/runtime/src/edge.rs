@@ -123,7 +123,7 @@ impl News {
 /// What comes out of a cluster while it runs, for the host that watches it. Every cluster has one stream of
 /// outputs, in which the lines of each worker keep their order.
 #[derive(Debug)]
-pub enum Output {
+pub enum ClusterOutput {
     Line(Line),
     /// The replicas whose mean is to be evaluated.
     Evaluate {
@@ -164,11 +164,11 @@ pub trait Cluster {
     /// Waits for the next event, in virtual or real time; `None` once nothing can happen any more.
     fn next(&mut self) -> Option<Event>;
 
-    /// Whether the coordinator has declared the job over.
+    /// Whether nothing is left to run once all tasks have ended: the job is over, or this part of the cluster has left it.
     fn is_over(&self) -> bool;
 
     /// Passes a line of the journal, or another output, to the host.
-    fn emit(&mut self, output: Output);
+    fn emit(&mut self, output: ClusterOutput);
 
     /// One step of a replica along a sum. A cluster that runs many workers in one process may remember the
     /// result, so that equal replicas stay one vector.

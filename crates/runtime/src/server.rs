@@ -152,6 +152,7 @@ impl Server {
                     return Some(Err(Interrupt::Over));
                 }
                 if known < view.number {
+                    inbox.forget_views(view.number);
                     self.view = view;
                     return Some(Ok(Call::Members));
                 }
@@ -189,10 +190,10 @@ impl Server {
         self.version += 1;
         Arc::make_mut(&mut self.done).add(&spans);
         let (who, version, spans_len) = (self.port.worker, self.version, spans.len());
-        self.port.tell(Word::Done { spans: spans.clone() });
-        let round = None;
+        let (round, done) = (None, Word::Done { spans: spans.clone() });
         let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate, round };
         self.port.record(applied);
+        self.port.tell(done);
         self.publish();
         let (samples, per_epoch) = (self.done.len(), self.plan.samples_per_epoch.max(1));
         if (samples - spans_len) / per_epoch < samples / per_epoch {

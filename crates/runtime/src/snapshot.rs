@@ -1,4 +1,4 @@
-//! Snapshots: the state of a whole job, put together from one part per member.
+//! Snapshots: the state of a whole job, put together from one part per member; when parts are due, and where they wait.
 //!
 //! Synchronous members hand in their parts after the same round. Asynchronous ones do so between their own
 //! rounds: what a worker applied before its part is in the snapshot, what it applies later is not.
@@ -97,24 +97,22 @@ impl Snapshot {
 
 /// Parts of a snapshot that is not complete yet. The coordinator sees their names; the vectors stay here.
 #[derive(Debug, Default)]
-pub struct Parts(BTreeMap<WorkerId, WorkerSnapshot>);
+pub struct Parts(BTreeMap<(u64, WorkerId), WorkerSnapshot>);
 
 impl Parts {
     pub fn insert(&mut self, from: WorkerId, part: WorkerSnapshot) {
-        self.0.insert(from, part);
+        self.0.insert((part.number, from), part);
     }
 
     /// Forgets all parts except those of the snapshot that is being collected.
     pub fn keep(&mut self, collecting: Option<u64>) {
-        self.0.retain(|_, part| Some(part.number) == collecting);
+        self.0.retain(|(number, _), _| Some(*number) == collecting);
     }
 
     /// Takes the parts of a complete snapshot.
     pub fn take(&mut self, collected: &Collected) -> BTreeMap<WorkerId, WorkerSnapshot> {
-        let mut parts = std::mem::take(&mut self.0);
-        parts.retain(|who, part| {
-            part.number == collected.number && collected.members.binary_search(who).is_ok()
-        });
-        parts
+        let number = collected.number;
+        let part = |who: &WorkerId| Some((*who, self.0.remove(&(number, *who))?));
+        collected.members.iter().filter_map(part).collect()
     }
 }

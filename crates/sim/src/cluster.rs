@@ -1,4 +1,4 @@
-//! A cluster in virtual time.
+//! A cluster in virtual time: a queue of scheduled events, the network, the coordinator, and faults.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::{Ordering, Reverse};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use paceline_learn::{Dice, Vector};
 use paceline_runtime::coordination::{self, Coordinator, Input, Order, Rules, Word};
 use paceline_runtime::edge::{
-    Action, Cluster, Compute, Event, News, Output, Replica, Shelves, published,
+    Action, Cluster, ClusterOutput, Compute, Event, News, Replica, Shelves, published,
 };
 use paceline_runtime::wire::{Extent, HEADER_BYTES, Letter, Published, Shelf};
 use paceline_runtime::{Line, Record, Spans, Sum, Ticket, WorkerId};
@@ -61,7 +61,7 @@ pub struct SimCluster {
 }
 
 /// What has come out of a cluster and was not taken yet.
-pub type Outputs = Rc<RefCell<VecDeque<Output>>>;
+pub type Outputs = Rc<RefCell<VecDeque<ClusterOutput>>>;
 
 enum Outgoing {
     Event(Event),
@@ -125,6 +125,7 @@ impl SimCluster {
             patience: seconds(scenario.coordinator.patience),
             samples_total,
             center_applies,
+            keeps_log: false,
         };
         let (cuts, away) = (scenario.cuts.clone(), scenario.coordinator.away.clone());
         let mut cluster = SimCluster {
@@ -248,8 +249,7 @@ impl SimCluster {
         }
     }
 
-    /// The coordinator takes an input; its orders are on their way to the workers. A simulated one has no
-    /// disk: its log is dropped.
+    /// The coordinator takes an input; its orders are on their way to the workers.
     fn coordinate(&mut self, input: Input) {
         let coordination::Output { orders, records, .. } = self.coordinator.step(self.now, input);
         if !records.is_empty() {
@@ -272,6 +272,7 @@ impl SimCluster {
             return;
         }
         self.died.insert(who, self.now);
+        self.clear_shelves(who);
         self.leaving.remove(&who);
         self.out.push_back(Outgoing::Event(Event::Crashed { who }));
         // A connection is seen to break after the last word that came over it.
@@ -279,6 +280,12 @@ impl SimCluster {
         let noticed =
             self.wires.when_present(detected).max(self.wires.to_coordinator(self.now, who));
         self.at(noticed, Scheduled::Noticed(Input::Lost(who)));
+    }
+
+    /// Nobody can read the values of a worker that is gone.
+    fn clear_shelves(&mut self, who: WorkerId) {
+        let mut shelves = self.shelves.lock().expect("no holder panics");
+        shelves.retain(|(owner, _), _| *owner != who);
     }
 
     fn staying(&self) -> usize {
@@ -498,12 +505,15 @@ impl Cluster for SimCluster {
                 let shelves = self.shelves.lock().expect("no holder panics");
                 let replicas = published(&shelves, &of, shelf);
                 drop(shelves);
-                self.emit(Output::Evaluate { at: self.now, samples, replicas });
+                self.emit(ClusterOutput::Evaluate { at: self.now, samples, replicas });
             }
             // A simulated run can be repeated from its seed, so it is not saved.
             Action::Save { .. } => {}
             Action::Tell(word) => {
                 if word == Word::Gone {
+                    if !self.coordinator.is_over() {
+                        self.clear_shelves(by);
+                    }
                     self.alive.remove(&by);
                     self.leaving.remove(&by);
                 }
@@ -518,7 +528,7 @@ impl Cluster for SimCluster {
             match self.out.pop_front() {
                 Some(Outgoing::Event(event)) => return Some(event),
                 Some(Outgoing::Record(record)) => {
-                    self.emit(Output::Line(Line { at: self.now, record }));
+                    self.emit(ClusterOutput::Line(Line { at: self.now, record }));
                 }
                 None => {
                     let Reverse(next) = self.due.pop()?;
@@ -533,7 +543,7 @@ impl Cluster for SimCluster {
         self.coordinator.is_over()
     }
 
-    fn emit(&mut self, output: Output) {
+    fn emit(&mut self, output: ClusterOutput) {
         self.outputs.borrow_mut().push_back(output);
     }
 

@@ -1,4 +1,4 @@
-//! Exchanges of all members as rings of messages, or in closed form.
+//! The time that an exchange takes: message by message around a ring, or by a formula for the whole ring.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use paceline_learn::{Gradient, OptimizerState};
 use paceline_net::{ThreadCluster, ThreadConfig, ThreadHub};
 use paceline_runtime::codec::Payload;
 use paceline_runtime::coordination::Word;
-use paceline_runtime::edge::{Action, Event, News, Output};
+use paceline_runtime::edge::{Action, ClusterOutput, Event, News};
 use paceline_runtime::wire::{Entry, Tail};
 use paceline_runtime::{Cluster, Coordination, Line, Record, Spans, Ticket, View, WorkerId};
 
@@ -71,7 +71,6 @@ pub fn pauses(
     alone.plan.samples_total = rounds as u64 * prepared.batch;
     let (hub, outputs) = hub_with_outputs(&alone, 1, vec![]);
     let worker = start_worker(&alone, &hub, WorkerId(0));
-    hub.hello(WorkerId(0));
     worker.join().map_err(|_| RunError::ModelPanicked)??;
     let computed: Vec<(Duration, Duration)> = outputs.try_iter().filter_map(computed).collect();
     let pauses = computed.windows(2).map(|pair| pair[1].0.saturating_sub(pair[0].1));
@@ -83,9 +82,11 @@ pub fn pauses(
 }
 
 /// The start and the end of a gradient.
-fn computed(output: Output) -> Option<(Duration, Duration)> {
+fn computed(output: ClusterOutput) -> Option<(Duration, Duration)> {
     match output {
-        Output::Line(Line { at, record: Record::Computed { since, .. } }) => Some((since, at)),
+        ClusterOutput::Line(Line { at, record: Record::Computed { since, .. } }) => {
+            Some((since, at))
+        }
         _ => None,
     }
 }
@@ -194,7 +195,7 @@ fn hub_with_outputs(
     prepared: &Prepared,
     workers: u32,
     pace: Vec<Duration>,
-) -> (Arc<ThreadHub>, Receiver<Output>) {
+) -> (Arc<ThreadHub>, Receiver<ClusterOutput>) {
     ThreadHub::new(ThreadConfig {
         seed: prepared.plan.seed,
         workers,

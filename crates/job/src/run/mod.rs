@@ -9,7 +9,7 @@ pub mod totals;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use paceline_runtime::edge::Output;
+use paceline_runtime::edge::ClusterOutput;
 
 use crate::checkpoint::Writer;
 use crate::error::RunError;
@@ -30,7 +30,7 @@ pub(crate) trait Running {
 }
 
 pub(crate) enum Next {
-    Output(Output),
+    ClusterOutput(ClusterOutput),
     /// Nothing has happened for a while.
     Idle,
     /// All workers have ended and everything has been put out.
@@ -55,7 +55,7 @@ impl Watch<'_> {
     ) -> Result<(), RunError> {
         loop {
             let flow = match run.next()? {
-                Next::Output(output) => match self.take(output) {
+                Next::ClusterOutput(output) => match self.take(output) {
                     ControlFlow::Continue(()) => self.observer.poll_evaluations(),
                     broken_off => broken_off,
                 },
@@ -76,24 +76,24 @@ impl Watch<'_> {
         }
     }
 
-    fn take(&mut self, output: Output) -> ControlFlow<()> {
+    fn take(&mut self, output: ClusterOutput) -> ControlFlow<()> {
         match (output, &mut self.writer) {
-            (Output::Line(line), _) => return self.observer.observe(&line),
-            (Output::Evaluate { at, samples, replicas }, _) => {
+            (ClusterOutput::Line(line), _) => return self.observer.observe(&line),
+            (ClusterOutput::Evaluate { at, samples, replicas }, _) => {
                 return self.observer.evaluate(at, samples, &replicas);
             }
             // Everything that led to the snapshot has been observed: if training has diverged, the older
             // checkpoints are worth more than this one.
-            (Output::Snapshot(snapshot), Some(writer)) if self.observer.is_astray() => {
+            (ClusterOutput::Snapshot(snapshot), Some(writer)) if self.observer.is_astray() => {
                 writer.refuse(&snapshot);
             }
-            (Output::Snapshot(snapshot), Some(writer)) => {
+            (ClusterOutput::Snapshot(snapshot), Some(writer)) => {
                 let points = &self.observer.totals.curve.points;
                 let (first, last) = (points.first(), points.last());
                 let losses = Losses { first: first.map(|p| p.1), last: last.map(|p| p.1) };
                 writer.offer(snapshot, losses);
             }
-            (Output::Snapshot(_), None) => {}
+            (ClusterOutput::Snapshot(_), None) => {}
         }
         ControlFlow::Continue(())
     }

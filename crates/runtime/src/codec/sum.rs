@@ -1,4 +1,4 @@
-//! The arithmetic of a sum over members: the same function in every cluster.
+//! The arithmetic of a sum over members, the same in every cluster.
 
 use std::ops::Range;
 

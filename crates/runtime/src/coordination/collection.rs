@@ -1,4 +1,4 @@
-//! Knows which members have handed in their parts of a snapshot. It sees names of parts, never vectors.
+//! Knows which members have handed in their parts of a snapshot. It sees who and which number, never vectors.
 
 use std::collections::BTreeSet;
 
@@ -73,7 +73,8 @@ impl Collection {
         Some(Collected { number, members: handed_in.into_iter().collect(), done })
     }
 
-    /// The members, or the samples in their replicas, have changed: an incomplete snapshot never will be.
+    /// The members, or the samples in their replicas, have changed, so an open snapshot can no longer be
+    /// completed.
     pub fn drop_open(&mut self) {
         self.open = None;
         self.is_wished = false;

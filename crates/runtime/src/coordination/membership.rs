@@ -37,7 +37,7 @@ pub enum Reason {
     Lost(WorkerId),
     /// They sent no heartbeat for longer than the patience.
     Silent(Vec<WorkerId>),
-    /// It joined, or finished, after the job was over.
+    /// It joined when a member had finished already, or finished after the job was over.
     TooLate(WorkerId),
     /// Every member has finished.
     Over,

@@ -59,9 +59,9 @@ pub enum Order {
     Lease { request: u64, lease: Lease },
     /// End the job after this round.
     Stop,
-    /// Hand in a part of the snapshot with this number.
+    /// Hand in a part of a snapshot: the `number`-th that was asked for.
     Save { number: u64 },
-    /// Leave in good order.
+    /// Leave in good order. Today only the host of a worker gives this order, on behalf of the user.
     Leave,
     /// There is more to do, although this worker said that it had finished.
     MoreWork,
@@ -78,8 +78,8 @@ pub enum Lease {
     Over,
 }
 
-/// What came of one [`Input`]. The fields stand in the order in which they must take effect: the log is
-/// on stable storage before any order is sent, as in etcd's raft (`Ready`).
+/// What came of one [`Input`]. The log must be on stable storage before any order is sent, as in etcd's raft
+/// (`Ready`); lines for the journal may be written at any time.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use]
 pub struct Output {
@@ -92,8 +92,8 @@ pub struct Output {
     pub snapshot: Option<Collected>,
 }
 
-/// A decision that other workers may have acted upon, so that it must outlive the coordinator's process.
-/// Heartbeats and ticks are volatile and appear nowhere.
+/// A decision that workers may have acted upon, so that it must outlive the coordinator's process. Heartbeats
+/// and ticks are volatile and appear nowhere. Nothing replays decisions yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Decision {
     View {

@@ -1,8 +1,8 @@
 //! The edge between workers and the coordinator, and the coordinator itself: a pure state machine that
 //! decides views, leases samples and knows when a snapshot is complete. Every cluster runs the same one.
 //!
-//! [`Coordinator::step`] takes one [`Input`] and returns an [`Output`], in which the decisions that must be
-//! stored stand before the orders that tell of them.
+//! [`Coordinator::step`] takes one [`Input`] and returns an [`Output`]: decisions to store, and the orders that
+//! may be sent once they are stored.
 
 pub mod collection;
 mod leases;
@@ -28,6 +28,7 @@ pub struct Coordinator {
     membership: Membership,
     leases: Leases,
     center_applies: bool,
+    keeps_log: bool,
     /// Workers that said goodbye but may still owe something to a peer.
     leaving: BTreeSet<WorkerId>,
     collection: Collection,
@@ -45,6 +46,8 @@ pub struct Rules {
     pub samples_total: u64,
     /// Whether samples are applied to a center at the view's first member, and can be lost with it.
     pub center_applies: bool,
+    /// Whether decisions outlive the process. If not, [`Output::log`] stays empty.
+    pub keeps_log: bool,
 }
 
 impl Coordinator {
@@ -53,6 +56,7 @@ impl Coordinator {
             membership: Membership::new(rules.members_min, rules.patience),
             leases: Leases::new(rules.samples_total),
             center_applies: rules.center_applies,
+            keeps_log: rules.keeps_log,
             leaving: BTreeSet::new(),
             collection: Collection::default(),
             done_before: Spans::new(),
@@ -89,13 +93,13 @@ impl Coordinator {
             Input::Word { from, word } => self.on_word(now, from, word, &mut output),
             Input::Stop => {
                 self.leases.stop();
-                output.log.push(Decision::Stopped);
+                self.log(&mut output, || Decision::Stopped);
                 self.tell_members(&Order::Stop, &mut output);
                 self.answer_leases(&mut output);
             }
             Input::Save => {
                 if let Some(number) = self.collection.wish() {
-                    output.log.push(Decision::SaveWished { number });
+                    self.log(&mut output, || Decision::SaveWished { number });
                     self.tell_members(&Order::Save { number }, &mut output);
                 }
             }
@@ -123,21 +127,21 @@ impl Coordinator {
             Word::Done { spans } => {
                 self.collection.on_done(from, &spans);
                 self.leases.done(from, &spans);
-                output.log.push(Decision::Done { by: from, spans });
+                self.log(output, || Decision::Done { by: from, spans });
             }
             Word::Return { holder, spans } => {
                 self.leases.give_back(holder, &spans);
-                output.log.push(Decision::Returned { holder, spans });
+                self.log(output, || Decision::Returned { holder, spans });
             }
             Word::Restored { done } => {
                 self.collection.drop_open();
                 self.leases.restored(done.clone());
-                output.log.push(Decision::Restored { done });
+                self.log(output, || Decision::Restored { done });
             }
             Word::HandedIn { snapshot, done } => {
-                let (view, leased) = (self.membership.view(), self.leases.ledger().done());
+                let (view, applied) = (self.membership.view(), self.leases.ledger().done());
                 let part = (snapshot, done);
-                output.snapshot = self.collection.on_part(view, leased, from, part);
+                output.snapshot = self.collection.on_part(view, applied, from, part);
                 return;
             }
         }
@@ -151,7 +155,7 @@ impl Coordinator {
             Reason::Lost(who) => vec![*who],
             Reason::Silent(all) => all.clone(),
             Reason::Over => {
-                output.log.push(Decision::Over);
+                self.log(output, || Decision::Over);
                 output.records.push(Record::Over);
                 let told = before.members.iter().chain(&self.leaving);
                 return output.orders.extend(told.map(|to| (*to, Order::Over)));
@@ -170,7 +174,7 @@ impl Coordinator {
         for &who in lost.iter().chain(&left) {
             let spans = self.leases.forget(who);
             if !spans.is_empty() || lost.contains(&who) {
-                output.log.push(Decision::Freed { who });
+                self.log(output, || Decision::Freed { who });
                 output.records.push(Record::Freed { who, spans });
             }
         }
@@ -179,7 +183,7 @@ impl Coordinator {
             if before.number > 0 && !view.members.iter().any(|member| before.has(*member)) {
                 // No replica that has learned anything is left: every sample must be learned again.
                 self.leases.restored(self.done_before.clone());
-                output.log.push(Decision::Restored { done: self.done_before.clone() });
+                self.log(output, || Decision::Restored { done: self.done_before.clone() });
                 output.records.push(Record::StartedOver);
             }
             if self.center_applies && before.number > 0 && before.first() != view.first() {
@@ -198,13 +202,19 @@ impl Coordinator {
 
     fn announce(&self, view: &View, lost: &[WorkerId], reason: &Reason, output: &mut Output) {
         let (view, lost) = (Arc::new(view.clone()), Arc::new(lost.to_vec()));
-        output.log.push(Decision::View { view: view.clone(), lost: lost.clone() });
+        self.log(output, || Decision::View { view: view.clone(), lost: lost.clone() });
         let (number, members) = (view.number, view.members.clone());
         output.records.push(Record::View { number, members, reason: reason.to_string() });
         // A leaving worker goes when it receives the view without it; it must know of losses, too.
         let told = view.members.iter().chain(&self.leaving);
         let order = Order::View { view: view.clone(), lost };
         output.orders.extend(told.map(|to| (*to, order.clone())));
+    }
+
+    fn log(&self, output: &mut Output, decision: impl FnOnce() -> Decision) {
+        if self.keeps_log {
+            output.log.push(decision());
+        }
     }
 
     fn tell_members(&self, order: &Order, output: &mut Output) {
@@ -215,7 +225,7 @@ impl Coordinator {
     fn answer_leases(&mut self, output: &mut Output) {
         while let Some((to, request, lease)) = self.leases.next_answer() {
             if let Lease::Yours { spans, .. } = &lease {
-                output.log.push(Decision::Leased { to, spans: spans.clone() });
+                self.log(output, || Decision::Leased { to, spans: spans.clone() });
             }
             output.orders.push((to, Order::Lease { request, lease }));
         }
@@ -228,7 +238,13 @@ mod tests {
 
     fn coordinator(members: u32) -> Coordinator {
         let patience = Duration::from_secs(5);
-        let rules = Rules { members_min: 2, patience, samples_total: 100, center_applies: false };
+        let rules = Rules {
+            members_min: 2,
+            patience,
+            samples_total: 100,
+            center_applies: false,
+            keeps_log: true,
+        };
         let mut coordinator = Coordinator::new(rules);
         for id in 0..members {
             let _ = coordinator.step(Duration::ZERO, Input::Hello(WorkerId(id)));

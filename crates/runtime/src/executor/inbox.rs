@@ -1,4 +1,4 @@
-//! What has arrived for one worker and was not used yet.
+//! One worker's inbox: answers, letters, views and orders that have arrived, and which tasks wait for them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

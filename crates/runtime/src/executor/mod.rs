@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use crate::edge::{Cluster, Event, News, Output};
+use crate::edge::{Cluster, ClusterOutput, Event, News};
 use crate::ids::WorkerId;
 use crate::journal::{Line, Record};
 
@@ -34,7 +34,7 @@ pub struct Executor {
 /// What the executor and the ports of its tasks share.
 struct Shared {
     cluster: Box<dyn Cluster>,
-    inboxes: HashMap<WorkerId, Inbox>,
+    inboxes: HashMap<WorkerId, Rc<RefCell<Inbox>>>,
     ready: VecDeque<u64>,
     started: Vec<(u64, WorkerId, Task)>,
     running: u64,
@@ -92,10 +92,11 @@ impl Executor {
     }
 
     fn admit(&mut self, who: WorkerId) -> Port {
+        let inbox = Rc::<RefCell<Inbox>>::default();
         let mut shared = self.shared.borrow_mut();
-        shared.inboxes.insert(who, Inbox::default());
+        shared.inboxes.insert(who, inbox.clone());
         shared.record(Record::Started { who });
-        Port::new(who, self.shared.clone())
+        Port::new(who, inbox, self.shared.clone())
     }
 
     fn bury(&mut self, who: WorkerId) {
@@ -126,7 +127,7 @@ impl Executor {
             .tasks
             .iter()
             .filter_map(|(id, (owner, _))| {
-                let inbox = shared.inboxes.get(owner)?;
+                let inbox = shared.inboxes.get(owner)?.borrow();
                 let (_, wanted) = inbox.waiting.iter().find(|(task, _)| task == id)?;
                 Some((*owner, wanted.clone()))
             })
@@ -140,11 +141,12 @@ impl Executor {
 impl Shared {
     fn record(&mut self, record: Record) {
         let at = self.cluster.now();
-        self.cluster.emit(Output::Line(Line { at, record }));
+        self.cluster.emit(ClusterOutput::Line(Line { at, record }));
     }
 
     fn deliver(&mut self, to: WorkerId, news: News) {
-        let Some(inbox) = self.inboxes.get_mut(&to) else { return };
+        let Some(inbox) = self.inboxes.get(&to) else { return };
+        let mut inbox = inbox.borrow_mut();
         inbox.deliver(news);
         // A worker has at most two tasks, so each looks for itself whether it can continue.
         self.ready.extend(inbox.waiting.drain(..).map(|(task, _)| task));

@@ -24,12 +24,17 @@ use crate::wire::{Entry, Extent, Letter, Published, Shelf};
 #[derive(Clone)]
 pub struct Port {
     pub worker: WorkerId,
+    inbox: Rc<RefCell<Inbox>>,
     shared: Rc<RefCell<Shared>>,
 }
 
 impl Port {
-    pub(super) fn new(worker: WorkerId, shared: Rc<RefCell<Shared>>) -> Port {
-        Port { worker, shared }
+    pub(super) fn new(
+        worker: WorkerId,
+        inbox: Rc<RefCell<Inbox>>,
+        shared: Rc<RefCell<Shared>>,
+    ) -> Port {
+        Port { worker, inbox, shared }
     }
 
     pub fn now(&self) -> Duration {
@@ -38,17 +43,15 @@ impl Port {
 
     /// Looks at the inbox, or takes something out of it, without waiting.
     pub fn look<T>(&self, look: impl FnOnce(&mut Inbox) -> T) -> T {
-        let mut shared = self.shared.borrow_mut();
-        look(shared.inboxes.get_mut(&self.worker).expect("a living worker has an inbox"))
+        look(&mut self.inbox.borrow_mut())
     }
 
     /// Changes the inbox, and wakes this worker's other task to see it.
     pub fn set(&self, change: impl FnOnce(&mut Inbox)) {
-        let mut shared = self.shared.borrow_mut();
-        let shared = &mut *shared;
-        let inbox = shared.inboxes.get_mut(&self.worker).expect("a living worker has an inbox");
-        change(inbox);
-        shared.ready.extend(inbox.waiting.drain(..).map(|(task, _)| task));
+        let mut inbox = self.inbox.borrow_mut();
+        change(&mut inbox);
+        let woken = inbox.waiting.drain(..).map(|(task, _)| task);
+        self.shared.borrow_mut().ready.extend(woken);
     }
 
     /// Sleeps until `look` finds what is wanted.
@@ -58,12 +61,11 @@ impl Port {
         mut look: impl FnMut(&mut Inbox) -> Option<T>,
     ) -> T {
         std::future::poll_fn(|_| {
-            let mut shared = self.shared.borrow_mut();
-            let running = shared.running;
-            let inbox = shared.inboxes.get_mut(&self.worker).expect("a living worker has an inbox");
-            match look(inbox) {
+            let mut inbox = self.inbox.borrow_mut();
+            match look(&mut inbox) {
                 Some(found) => Poll::Ready(found),
                 None => {
+                    let running = self.shared.borrow().running;
                     inbox.waiting.push((running, wanted.clone()));
                     Poll::Pending
                 }
@@ -161,8 +163,7 @@ impl Port {
     fn ask(&self, action: impl FnOnce(Ticket) -> Action) -> Ticket {
         let mut shared = self.shared.borrow_mut();
         let ticket = Ticket(shared.next_serial());
-        let inbox = shared.inboxes.get_mut(&self.worker).expect("a living worker has an inbox");
-        inbox.open(ticket);
+        self.inbox.borrow_mut().open(ticket);
         shared.cluster.submit(self.worker, action(ticket));
         ticket
     }

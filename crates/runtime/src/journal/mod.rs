@@ -1,7 +1,7 @@
 //! The journal of a run: one line for everything that happened.
 //!
-//! Records are written where actions and events pass, not by strategies. A journal does not grow with the
-//! run: it hands each line to its [`Reader`]s and forgets it.
+//! Records are written where actions and events pass; strategies only add notes. A journal keeps no lines in
+//! memory: it hands each one to its [`Reader`]s.
 
 mod hash;
 mod tally;

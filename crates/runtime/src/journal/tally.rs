@@ -34,8 +34,8 @@ pub struct SampleTally {
     wasted: u64,
 }
 
-/// Updates of a center that a restored copy may undo: many more than a surviving copy is behind. Were one
-/// older, samples would show as repeated, never as silently lost.
+/// Updates of a center that a restored copy may undo: far more than any surviving copy lags by. If one lagged
+/// further, its samples would be reported as repeated, never silently lost.
 const CENTER_UPDATES: usize = 1 << 16;
 
 /// Who applies a sample.

@@ -21,19 +21,28 @@ pub async fn run(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
         keep_center(worker, strategy.copy(), applies_samples);
     }
     let coordination = strategy.coordination();
+    let mut said_bye = false;
     while !worker.port.look(|inbox| inbox.over) {
         let newest = worker.port.look(|inbox| inbox.view.clone()).expect("a member has a view");
         if !newest.has(worker.id) {
             break;
         }
-        // A server that opens or hands over looks at the view before the newest one.
-        worker.port.look(|inbox| inbox.forget_views(newest.number.saturating_sub(1)));
+        if !centered {
+            // With a center, the task that keeps it still needs to look at each view.
+            worker.port.look(|inbox| inbox.forget_views(newest.number));
+        }
         worker.view = newest;
-        if worker.port.look(|inbox| inbox.leave_ordered) {
+        let is_only_member = worker.view.members.len() == 1;
+        // The only member cannot leave: it works until another one has joined.
+        if worker.port.look(|inbox| inbox.leave_ordered) && !(said_bye && is_only_member) {
             worker.give_back_lease().await;
-            worker.port.tell(Word::Bye);
+            if !std::mem::replace(&mut said_bye, true) {
+                worker.port.tell(Word::Bye);
+            }
             let (known, me) = (worker.view.number, worker.id);
-            wait_for_change(worker, known, |view| !view.has(me)).await;
+            if !is_only_member {
+                wait_for_change(worker, known, |view| !view.has(me) || view.members == [me]).await;
+            }
             continue;
         }
         let ordered = worker.port.look(|inbox| inbox.save_ordered);
@@ -131,6 +140,11 @@ fn keep_center(worker: &Worker, mut keeper: Box<dyn AnyStrategy>, applies_sample
             .until(Wanted::View, |inbox| {
                 let first = inbox.views.values().find(|view| view.first() == me).cloned();
                 inbox.serving = first.is_some();
+                if let (None, Some(newest)) = (&first, &inbox.view) {
+                    // A server expects the center from the first member of the view before its own.
+                    let before = newest.number.saturating_sub(1);
+                    inbox.forget_views(before);
+                }
                 let out = inbox.over || !inbox.is_member(me);
                 first.map(Some).or(out.then_some(None))
             })

@@ -1,4 +1,4 @@
-//! Rounds as transactions: a round is committed by all members, or undone.
+//! Rounds as transactions: a member commits a round or undoes it, and settling makes all members agree.
 
 use std::sync::Arc;
 
@@ -120,8 +120,8 @@ async fn hand_in_if_due(worker: &mut Worker, strategy: &dyn AnyStrategy) {
     }
 }
 
-/// The view to enter next. Views are entered one after another, so that all members go the same way; a view
-/// with a lost member is skipped, because it cannot be settled. `None`: the next view is without this
+/// The view to enter next. All members pass through the same sequence of views; a view with a lost member is
+/// skipped, because it cannot be settled. `None`: the next view is without this
 /// worker, or the job is over.
 async fn next_view(worker: &Worker, entered: u64) -> Option<Arc<View>> {
     let me = worker.id;

@@ -1,4 +1,4 @@
-//! Letters: one-way messages outside any exchange, and values that peers read without asking.
+//! Letters, which are one-way messages outside any exchange; the state they carry; and values that peers read.
 
 use std::sync::Arc;
 

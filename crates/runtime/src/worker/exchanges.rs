@@ -189,7 +189,7 @@ impl Worker {
             let newest = inbox.view.as_ref().map_or(0, |view| view.number);
             (newest, inbox.stop_ordered, inbox.save_ordered)
         });
-        // One member asks for all; several, ordered at different times, would ask twice.
+        // Only rank 0 passes the request on; members that receive it in different rounds would trigger two snapshots.
         let save = save_ordered > self.save_served && self.rank() == 0;
         if save {
             self.save_served = save_ordered;

@@ -64,8 +64,8 @@ impl Worker {
                 Ok(params)
             }
             Err(interrupt) => {
-                // The samples are returned, so the gradient counts as not sent. If the server applied it
-                // before it was lost, its center was lost with it, except where a copy survives.
+                // The samples are returned as if nothing was sent. If the lost server had applied them, the update
+                // survives only in a copy of the center, and then the new server reports them as done.
                 self.state.private.residual = residual;
                 self.give_back(spans);
                 Err(interrupt)

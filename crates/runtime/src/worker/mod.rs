@@ -87,7 +87,7 @@ pub struct Worker {
     pub plan: Arc<Plan>,
     pub(crate) port: Port,
     pub(crate) state: State,
-    /// The newest view that any member of the last exchange knew: all members know that it exists.
+    /// The newest view reported in the last exchange; every member has seen this number.
     pub(crate) newest_view_agreed: u64,
     /// The coordinator has no more samples for asynchronous workers.
     pub(crate) out_of_samples: bool,
@@ -100,8 +100,9 @@ pub struct Worker {
     pub(crate) stop_served: bool,
     /// Samples of the job applied when the round began, as all members know, or as the lease said.
     clock: u64,
-    /// The batch that one step of all members stands for, and the number of steps in this round.
+    /// The total batch of one step of all members.
     nominal_batch: f64,
+    /// The steps of this round so far.
     deals: u64,
     factor: f32,
     updates: u32,

@@ -9,7 +9,7 @@ use crate::executor::Wanted;
 use crate::journal::Record;
 use crate::spans::Spans;
 
-/// How many base batches an open batch is expected to have before the first one has ended.
+/// A first guess of the base batches in an open batch, until one has been measured.
 const FIRST_EXPECTED_BATCHES: u64 = 4;
 
 impl Worker {
@@ -138,9 +138,10 @@ impl Worker {
             // This is never undone, so journal and coordinator are told in the same step.
             let (who, version, spans) = (self.id, self.state.version, mine.spans.clone());
             let (loss_sum, round) = (mine.gradient.loss_sum, Some(self.state.round));
-            self.port.tell(Word::Done { spans: spans.clone() });
+            let done = Word::Done { spans: spans.clone() };
             let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate, round };
             self.port.record(applied);
+            self.port.tell(done);
         }
     }
 
