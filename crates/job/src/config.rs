@@ -1,4 +1,4 @@
-//! A job as a file or flags describe it, not checked yet.
+//! A job as a file or flags describe it; [`Job::prepare`] checks it.
 
 use std::path::PathBuf;
 
