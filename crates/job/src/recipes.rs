@@ -175,7 +175,7 @@ pub fn recipes() -> Vec<Recipe> {
         ),
         (
             "easgd",
-            "springs tie replicas to a center, asynchronously",
+            "replicas and a center attract each other, asynchronously",
             SCALE,
             (0.2, 0.9),
             of(StrategyKind::ElasticAverage),

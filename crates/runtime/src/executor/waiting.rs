@@ -36,8 +36,8 @@ impl fmt::Display for Wanted {
                 write!(f, "the others in exchange {number} of view {view}")
             }
             Wanted::SharedState { from } => write!(f, "the replica of worker {from}"),
-            Wanted::Letter { from: Some(from) } => write!(f, "a letter from worker {from}"),
-            Wanted::Letter { from: None } => write!(f, "any letter"),
+            Wanted::Letter { from: Some(from) } => write!(f, "a message from worker {from}"),
+            Wanted::Letter { from: None } => write!(f, "any message"),
             Wanted::Value { from } => write!(f, "a value published by worker {from}"),
             Wanted::Lease => write!(f, "samples"),
             Wanted::View => write!(f, "a view with it as a member"),
