@@ -64,7 +64,7 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// As [`Error::is_usage`]: a folder that cannot be used, or a change that a resumed job cannot have.
+    /// As [`Error::is_usage`](super::Error::is_usage): a folder that cannot be used, or a change that a resumed job cannot have.
     pub fn is_usage(&self) -> bool {
         use CheckpointError as E;
         matches!(

@@ -157,7 +157,13 @@ pub enum TaskError {
     )]
     QuadraticNeedsNoise { model: String, data: String },
     #[error(transparent)]
-    Data(#[from] LoadError),
+    Data(Box<LoadError>),
+}
+
+impl From<LoadError> for TaskError {
+    fn from(error: LoadError) -> TaskError {
+        TaskError::Data(Box::new(error))
+    }
 }
 
 /// A scenario that does not exist, cannot be read, or is invalid.

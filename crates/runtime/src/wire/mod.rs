@@ -43,9 +43,10 @@ pub struct Tail {
 }
 
 /// One more number that some exchanges need from each member.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "f64", into = "f64")]
 pub enum Extra {
+    #[default]
     None,
     /// How much a member's replica counts in an average.
     Weight(f64),
@@ -62,12 +63,6 @@ impl Extra {
             Extra::None => 0.0,
             Extra::Weight(x) | Extra::Value(x) | Extra::GradientSquare(x) => x,
         }
-    }
-}
-
-impl Default for Extra {
-    fn default() -> Extra {
-        Extra::None
     }
 }
 
