@@ -10,7 +10,7 @@ use paceline_runtime::coordination::{self, Collected, Coordinator, Input, Order,
 use paceline_runtime::edge::{
     Action, Cluster, ClusterOutput, Compute, Event, News, Shelves, Workspace, published,
 };
-use paceline_runtime::snapshot::Parts;
+use paceline_runtime::snapshot::SnapshotParts;
 use paceline_runtime::wire::{Entry, Shelf};
 use paceline_runtime::{Line, Meeting, Snapshot, Spans, Ticket, View, WorkerId, WorkerSnapshot};
 
@@ -43,7 +43,7 @@ struct State {
     exchanges: HashMap<(u64, u64), Arc<Mutex<Open>>>,
     /// Exchanges with one of these members can never end.
     lost: BTreeSet<WorkerId>,
-    parts: Parts,
+    parts: SnapshotParts,
 }
 
 /// An exchange that not all members have entered yet. It has its own lock, because adding takes long.
@@ -88,7 +88,7 @@ impl ThreadHub {
             inboxes: BTreeMap::new(),
             exchanges: HashMap::new(),
             lost: BTreeSet::new(),
-            parts: Parts::default(),
+            parts: SnapshotParts::default(),
         };
         let (outputs, out) = mpsc::channel();
         let hub = ThreadHub {

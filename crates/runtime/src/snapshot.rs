@@ -36,7 +36,7 @@ pub struct Snapshot {
 /// The part of one member.
 #[derive(Clone, Debug)]
 pub struct WorkerSnapshot {
-    /// Parts of one snapshot have the same number.
+    /// SnapshotParts of one snapshot have the same number.
     pub number: u64,
     pub shared: SharedState,
     pub private: PrivateState,
@@ -95,11 +95,11 @@ impl Snapshot {
     }
 }
 
-/// Parts of a snapshot that is not complete yet. The coordinator sees their names; the vectors stay here.
+/// SnapshotParts of a snapshot that is not complete yet. The coordinator sees their names; the vectors stay here.
 #[derive(Debug, Default)]
-pub struct Parts(BTreeMap<(u64, WorkerId), WorkerSnapshot>);
+pub struct SnapshotParts(BTreeMap<(u64, WorkerId), WorkerSnapshot>);
 
-impl Parts {
+impl SnapshotParts {
     pub fn insert(&mut self, from: WorkerId, part: WorkerSnapshot) {
         self.0.insert((part.number, from), part);
     }

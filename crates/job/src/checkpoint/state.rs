@@ -20,10 +20,10 @@ type Name = String;
 
 /// The JSON half. `None` only in a manifest that is being filled in.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct State(Option<Parts>);
+pub struct State(Option<StateParts>);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Parts {
+struct StateParts {
     /// The strategy's memory without its vectors.
     strategy: Value,
     strategy_vectors: BTreeMap<String, Name>,
@@ -75,7 +75,7 @@ pub fn divide<'a>(snapshot: &'a Snapshot, params: &'a [f32]) -> (State, Tensors<
         done: (*center.done).clone(),
     });
     let agreed = first.shared.agreed.clone();
-    let parts = Parts { strategy: json.clone(), strategy_vectors, agreed, members, center };
+    let parts = StateParts { strategy: json.clone(), strategy_vectors, agreed, members, center };
     (State(Some(parts)), vectors.0)
 }
 
