@@ -135,6 +135,22 @@ fn ctrl_c_saves_and_prints_how_to_resume() {
     assert_eq!(fingerprint(&params("whole")), fingerprint(&params("saved")));
 }
 
+/// `timeout` signals the process and then its group, so that the program gets SIGTERM twice.
+#[test]
+fn two_signals_at_once_are_one_request() {
+    let dir = test_folder("twice");
+    let long = "train --epochs 1000 --speeds 1,1 --json --checkpoints saved --journal journal";
+    let child = paceline(long, &dir).spawn().expect("the program starts");
+    wait_until("training has started", || dir.join("journal").exists());
+
+    signal(&child, "TERM");
+    signal(&child, "TERM");
+
+    let (code, _, stderr) = ended(child.wait_with_output().expect("it ends"));
+    assert_eq!(code, 0, "{stderr}");
+    assert!(load_params(dir.join("saved")).is_ok(), "it saved before it ended: {stderr}");
+}
+
 #[test]
 fn sigusr1_saves_at_once_and_training_continues() {
     for strategy in ["ssgd", "gossip-pull", "async"] {

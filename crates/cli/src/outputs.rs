@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::Args;
-use paceline_job::journal_file::JournalFile;
+use paceline_job::journal_file::{JournalFile, old_name};
 use paceline_runtime::{Line, Reader};
 use paceline_watch::{Facts, Report, TensorBoard, Trace};
 
@@ -69,7 +69,9 @@ impl OutputFlags {
         };
         let journal = journal.map(|path| ("--journal", path.to_owned()));
         let trace = self.trace.clone().map(|path| ("--trace", path));
-        let named = [&journal, &report, &trace];
+        let old = |(_, path): &Named| ("the old journal", old_name(path));
+        let old_journal = journal.as_ref().filter(|(_, path)| path.is_file()).map(old);
+        let named = [&journal, &old_journal, &report, &trace];
         check_distinct(read, &named.into_iter().flatten().cloned().collect::<Vec<_>>())?;
         let check = |what, path: &Option<Named>| match path {
             Some((_, path)) => check_writable(what, path),

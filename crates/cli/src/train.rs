@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use paceline_job::checkpoint::{Checkpoint, Saved};
@@ -145,15 +146,23 @@ impl Train {
     }
 }
 
+/// Signals that arrive this soon after the first are taken for the same request.
+const ONE_REQUEST: Duration = Duration::from_millis(300);
+
 /// Returns a flag that the first Ctrl-C or SIGTERM sets; the second one ends the program.
 fn stop_on_signal() -> CliResult<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let requested = stop.clone();
-    let on_signal = move || {
-        if requested.swap(true, Ordering::SeqCst) {
-            std::process::exit(130);
+    let mut first: Option<Instant> = None;
+    let on_signal = move || match first {
+        // `timeout` and other supervisors signal both the process and its group: that is one request.
+        Some(at) if at.elapsed() < ONE_REQUEST => {}
+        Some(_) => std::process::exit(130),
+        None => {
+            first = Some(Instant::now());
+            requested.store(true, Ordering::SeqCst);
+            say("finishing the round; press Ctrl-C again to stop at once");
         }
-        say("finishing the round; press Ctrl-C again to stop at once");
     };
     ctrlc::set_handler(on_signal)
         .map_err(|error| CommandError::Signal { signal: "Ctrl-C", source: error.into() })?;

@@ -104,6 +104,7 @@ impl Job {
     pub(crate) fn batch_of_one(&self, workers: u32) -> Result<u64, JobError> {
         let too_large = |field, batch| JobError::BatchTooLarge { field, batch, most: BATCH_MAX };
         match (self.batch, self.batch_total) {
+            _ if workers == 0 => Err(JobError::NoWorkers),
             (Some(_), Some(_)) => Err(JobError::TwoBatches),
             (Some(0), _) => Err(JobError::BatchZero),
             (Some(batch), None) if batch > BATCH_MAX => Err(too_large("batch", batch)),

@@ -44,8 +44,12 @@ impl JournalFile {
         lines_max: u64,
     ) -> Result<JournalFile, JournalError> {
         let path = path.as_ref().to_owned();
-        let unnamed = renaming(&path);
-        let file = File::create(unnamed.as_ref().map_or(&path, |renaming| &renaming.from));
+        let mut unnamed = renaming(&path);
+        let mut file = File::create(unnamed.as_ref().map_or(&path, |renaming| &renaming.from));
+        if file.is_err() && unnamed.take().is_some() {
+            // The file may be writable where its folder is not.
+            file = File::create(&path);
+        }
         let file = match file {
             Ok(file) => file,
             Err(source) => return Err(JournalError::Create { path, source }),
@@ -76,11 +80,21 @@ impl JournalFile {
             return;
         }
         let text = serde_json::to_string(line).expect("a record is plain data");
-        let renamed = self.unnamed.take().map_or(Ok(()), |renaming| renaming.apply());
-        if let Err(error) = renamed.and_then(|()| writeln!(self.out, "{text}")) {
+        let named = self.take_name();
+        if let Err(error) = named.and_then(|()| writeln!(self.out, "{text}")) {
             self.error = Some(error);
         }
         self.lines += 1;
+    }
+
+    /// Gives the journal its name. A name that cannot be replaced, such as a mount point, is written directly.
+    fn take_name(&mut self) -> io::Result<()> {
+        let Some(renaming) = self.unnamed.take() else { return Ok(()) };
+        renaming.keep_old()?;
+        if renaming.apply().is_err() {
+            self.out = BufWriter::new(File::create(&self.path)?);
+        }
+        Ok(())
     }
 
     fn thin(&mut self, line: &Line) {
@@ -108,7 +122,7 @@ struct Renaming {
 
 impl Renaming {
     fn apply(self) -> io::Result<()> {
-        let renamed = self.keep_old().and_then(|()| fs::rename(&self.from, &self.to));
+        let renamed = fs::rename(&self.from, &self.to);
         if renamed.is_err() {
             let _ = fs::remove_file(&self.from);
         }
@@ -117,7 +131,11 @@ impl Renaming {
 
     fn keep_old(&self) -> io::Result<()> {
         match fs::metadata(&self.to) {
-            Ok(there) if there.len() > 0 => fs::rename(&self.to, with_suffix(&self.to, ".old")),
+            Ok(there) if there.len() > 0 => {
+                let old = old_name(&self.to);
+                let copy = |_| fs::copy(&self.to, &old).map(drop);
+                fs::rename(&self.to, &old).or_else(copy)
+            }
             _ => Ok(()),
         }
     }
@@ -135,6 +153,11 @@ fn renaming(path: &Path) -> Option<Renaming> {
         Err(_) => path.to_owned(),
     };
     Some(Renaming { from: with_suffix(&to, &format!(".new-{}", std::process::id())), to })
+}
+
+/// Where the previous journal of this name is kept.
+pub fn old_name(journal: &Path) -> PathBuf {
+    with_suffix(journal, ".old")
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

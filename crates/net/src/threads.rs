@@ -228,7 +228,8 @@ impl ThreadHub {
             state.exchanges.entry(name).or_insert_with(begin).clone()
         };
         let Open { meeting, tickets, .. } = {
-            let mut open = open.lock().expect("no holder panics");
+            // A member that panicked while it added is lost, and this exchange cannot end.
+            let Ok(mut open) = open.lock() else { return };
             open.tickets.push((me, ticket));
             open.meeting.enter(rank, entry);
             if !open.meeting.is_complete() {

@@ -1,11 +1,24 @@
 //! Sets of positions, kept as sorted half-open intervals.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A set of positions. Intervals are sorted, disjoint, not empty, and never touch.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Spans(Vec<(u64, u64)>);
+
+/// Files and peers may hold anything: what is not a sorted list of disjoint intervals is refused.
+impl<'de> Deserialize<'de> for Spans {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Spans, D::Error> {
+        let intervals = Vec::<(u64, u64)>::deserialize(from)?;
+        let is_sorted = intervals.windows(2).all(|pair| pair[0].1 < pair[1].0);
+        if !is_sorted || intervals.iter().any(|(from, to)| from >= to) {
+            return Err(D::Error::custom("positions must be sorted, disjoint intervals"));
+        }
+        Ok(Spans(intervals))
+    }
+}
 
 impl Spans {
     pub fn new() -> Spans {

@@ -28,6 +28,7 @@ pub struct Added {
 
 /// The prefix of folders that are being written or deleted; they are never read.
 const TEMPORARY: &str = ".tmp-";
+const OLD: &str = "old-";
 const ROUND: &str = "round-";
 
 impl Folder {
@@ -42,12 +43,6 @@ impl Folder {
         fs::create_dir_all(path).map_err(unwritable)?;
         // Once the folder is locked, no live run owns its temporary folders.
         let lock = Lock::take(path)?;
-        for entry in fs::read_dir(path).map_err(unwritable)? {
-            let entry = entry.map_err(unwritable)?;
-            if entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
-                remove(&entry.path()).map_err(unwritable)?;
-            }
-        }
         let there = rounds(path)?;
         let is_from = |checkpoint: &Path| {
             let same = checkpoint.canonicalize().ok().zip(from?.canonicalize().ok());
@@ -56,6 +51,12 @@ impl Folder {
         let begun = there.iter().position(|(_, checkpoint)| is_from(checkpoint).is_some());
         if begun.is_none() && !there.is_empty() {
             return Err(CheckpointError::Occupied { folder: path.to_owned() });
+        }
+        for entry in fs::read_dir(path).map_err(unwritable)? {
+            let entry = entry.map_err(unwritable)?;
+            if is_temporary(&entry.file_name().to_string_lossy()) {
+                remove(&entry.path()).map_err(unwritable)?;
+            }
         }
         for (_, later) in there.iter().skip(begun.map_or(0, |begun| begun + 1)) {
             let name = later.file_name().unwrap_or_default().to_string_lossy();
@@ -115,11 +116,17 @@ impl Folder {
     /// Renames a checkpoint before deleting it, so that it is never read half deleted.
     fn delete(&self, checkpoint: &Path) -> io::Result<()> {
         let name = checkpoint.file_name().unwrap_or_default().to_string_lossy();
-        let temporary = self.path.join(format!("{TEMPORARY}old-{name}"));
+        let temporary = self.path.join(format!("{TEMPORARY}{OLD}{name}"));
         remove(&temporary)?;
         fs::rename(checkpoint, &temporary)?;
         remove(&temporary)
     }
+}
+
+/// Whether a killed run left this; other files with a similar name are the user's.
+fn is_temporary(name: &str) -> bool {
+    let name = name.strip_prefix(TEMPORARY).map(|name| name.strip_prefix(OLD).unwrap_or(name));
+    name.is_some_and(|name| name.starts_with(ROUND))
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -275,6 +282,24 @@ mod tests {
         assert!(scratch.0.join(".tmp-round-000004").exists(), "it belongs to a live run");
         drop(folder);
         assert!(Folder::open(&scratch.0, ten, Some(&from)).is_ok());
+    }
+
+    #[test]
+    fn a_users_own_files_are_never_deleted() {
+        let scratch = Scratch::new("users-files");
+        let ten = NonZero::new(10).expect("not zero");
+        fs::create_dir_all(scratch.0.join(".tmp-important")).expect("it can be made");
+        fs::create_dir(scratch.0.join(".tmp-round-000004")).expect("it can be made");
+        fs::create_dir(scratch.0.join("round-000001")).expect("it can be made");
+
+        let refused = Folder::open(&scratch.0, ten, None).err();
+
+        assert!(matches!(refused, Some(CheckpointError::Occupied { .. })));
+        assert!(scratch.0.join(".tmp-round-000004").exists(), "a refused run deletes nothing");
+        fs::remove_dir(scratch.0.join("round-000001")).expect("it is empty");
+        drop(Folder::open(&scratch.0, ten, None).expect("the folder can be used"));
+        assert!(scratch.0.join(".tmp-important").exists());
+        assert!(!scratch.0.join(".tmp-round-000004").exists(), "a killed run left it");
     }
 
     #[test]

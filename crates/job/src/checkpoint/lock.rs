@@ -53,7 +53,10 @@ impl Lock {
             folder: folder.to_owned(),
             owner: owner.map_or_else(|| "an unknown process".to_owned(), Owner::shown),
         };
-        let file = File::create(folder.join(LOCK)).map_err(unwritable)?;
+        // Not truncated: it might be a link to something else.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let file = options.open(folder.join(LOCK)).map_err(unwritable)?;
         let is_locked = match file.try_lock() {
             Ok(()) => true,
             Err(TryLockError::WouldBlock) => {
@@ -101,6 +104,10 @@ impl Lock {
         match read(&self.folder) {
             Some((owner, _)) if owner != self.owner => {
                 Err(CheckpointError::TakenOver { owner: owner.shown() })
+            }
+            // A run that took over has ended since, and removed its file.
+            None if !self.folder.join(OWNER).exists() => {
+                Err(CheckpointError::TakenOver { owner: "a run that has ended".to_owned() })
             }
             _ => Ok(()),
         }

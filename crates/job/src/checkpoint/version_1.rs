@@ -13,19 +13,25 @@ const PREFIX: &str = "memory.strategy.";
 /// Turns a manifest of version 1 into one of version 2; fields that are missing are for serde to report.
 pub fn upgrade(mut manifest: Value) -> Value {
     let Some(state) = manifest.get_mut("state") else { return manifest };
-    let mut memory = state["memory"].take();
-    let mut strategy = memory["strategy"].take();
+    let mut memory = take(state, "memory");
+    let mut strategy = take(&mut memory, "strategy");
     let mut strategy_vectors = Map::new();
     lift(&mut strategy, &mut strategy_vectors);
-    let members = state["members"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    let members = take(state, "members").as_array_mut().map(std::mem::take).unwrap_or_default();
+    let (agreed, center) = (take(&mut memory, "agreed"), take(state, "center"));
     *state = json!({
         "strategy": strategy,
         "strategy_vectors": strategy_vectors,
-        "agreed": memory["agreed"].take(),
+        "agreed": agreed,
         "members": members.into_iter().map(member).collect::<Vec<_>>(),
-        "center": state["center"].take(),
+        "center": center,
     });
     manifest
+}
+
+/// A field of an object; `null` if there is none. The file may hold anything.
+fn take(value: &mut Value, field: &str) -> Value {
+    value.as_object_mut().and_then(|fields| fields.remove(field)).unwrap_or_default()
 }
 
 /// Removes every tensor from the memory, and lists it by its place.
@@ -41,27 +47,40 @@ fn lift(value: &mut Value, vectors: &mut Map<String, Value>) {
 }
 
 fn member(mut old: Value) -> Value {
-    let mut vectors = json!({ "residual": old["residual"].take() });
-    let summed = old["summed"].take();
-    let pending = match summed {
-        Value::Null => Value::Null,
-        mut summed => {
-            vectors["sum"] = summed["vector"].take();
-            summed["progress"] = summed["tails"].take();
-            summed
-        }
-    };
+    let mut vectors = json!({ "residual": take(&mut old, "residual") });
+    let mut pending = take(&mut old, "summed");
+    if pending.is_object() {
+        vectors["sum"] = take(&mut pending, "vector");
+        let tails = take(&mut pending, "tails");
+        pending["progress"] = tails;
+    }
     let mut private = json!({ "pending": pending });
     for field in ["drawn", "dealt", "samples", "loss_sum", "compute", "exchanges"] {
-        private[field] = old[field].take();
+        private[field] = take(&mut old, field);
     }
     json!({
-        "worker": old["worker"],
-        "round": old["round"],
-        "version": old["version"],
-        "params": old["params"],
-        "optimizer": old["optimizer"],
+        "worker": take(&mut old, "worker"),
+        "round": take(&mut old, "round"),
+        "version": take(&mut old, "version"),
+        "params": take(&mut old, "params"),
+        "optimizer": take(&mut old, "optimizer"),
         "private": private,
         "private_vectors": vectors,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_of_the_wrong_shape_is_left_for_serde_to_report() {
+        for state in [json!("text"), json!(3), json!([1]), json!({ "memory": "text" })] {
+            let upgraded = upgrade(json!({ "state": state }));
+            assert_eq!(upgraded["state"]["members"], json!([]), "{state}");
+        }
+        let members = json!([7, { "summed": "text" }]);
+        let upgraded = upgrade(json!({ "state": { "members": members } }));
+        assert_eq!(upgraded["state"]["members"][1]["private"]["pending"], "text");
+    }
 }

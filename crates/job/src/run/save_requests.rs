@@ -41,7 +41,7 @@ impl SaveRequests {
         let last = *self.rounds_last.get_or_insert(rounds);
         let is_due = self.now.swap(false, Ordering::Relaxed)
             || self.period.is_some_and(|period| self.last.elapsed() >= period)
-            || self.rounds.is_some_and(|every| rounds >= last + every);
+            || self.rounds.is_some_and(|every| rounds >= last.saturating_add(every));
         if is_due {
             (self.last, self.rounds_last) = (Instant::now(), Some(rounds));
         }

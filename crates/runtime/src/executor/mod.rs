@@ -138,6 +138,17 @@ impl Executor {
     }
 }
 
+impl Drop for Executor {
+    /// Tasks hold ports, which hold what the executor shares: dropping them ends the circle, also if a task
+    /// panicked before another one that it had started could run.
+    fn drop(&mut self) {
+        self.tasks.clear();
+        let started =
+            self.shared.try_borrow_mut().map(|mut shared| std::mem::take(&mut shared.started));
+        drop(started);
+    }
+}
+
 impl Shared {
     fn record(&mut self, record: Record) {
         let at = self.cluster.now();
