@@ -107,7 +107,7 @@ impl Running for SimRun<'_> {
     fn next(&mut self) -> Result<Next, RunError> {
         loop {
             if let Some(output) = self.outputs.borrow_mut().pop_front() {
-                return Ok(Next::ClusterOutput(output));
+                return Ok(Next::Output(output));
             }
             if self.is_over {
                 return Ok(Next::Ended);

@@ -145,11 +145,11 @@ impl ThreadRun {
 impl Running for ThreadRun {
     fn next(&mut self) -> Result<Next, RunError> {
         Ok(match self.outputs.recv_timeout(Duration::from_millis(20)) {
-            Ok(output) => Next::ClusterOutput(output),
+            Ok(output) => Next::Output(output),
             Err(RecvTimeoutError::Disconnected) => Next::Ended,
             Err(RecvTimeoutError::Timeout) if self.workers.iter().all(JoinHandle::is_finished) => {
                 // The last worker may have put something out since.
-                self.outputs.try_recv().map_or(Next::Ended, Next::ClusterOutput)
+                self.outputs.try_recv().map_or(Next::Ended, Next::Output)
             }
             Err(RecvTimeoutError::Timeout) => Next::Idle,
         })

@@ -30,7 +30,7 @@ pub(crate) trait Running {
 }
 
 pub(crate) enum Next {
-    ClusterOutput(ClusterOutput),
+    Output(ClusterOutput),
     /// Nothing has happened for a while.
     Idle,
     /// All workers have ended and everything has been put out.
@@ -55,7 +55,7 @@ impl Watch<'_> {
     ) -> Result<(), RunError> {
         loop {
             let flow = match run.next()? {
-                Next::ClusterOutput(output) => match self.take(output) {
+                Next::Output(output) => match self.take(output) {
                     ControlFlow::Continue(()) => self.observer.poll_evaluations(),
                     broken_off => broken_off,
                 },

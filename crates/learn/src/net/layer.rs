@@ -100,7 +100,7 @@ pub trait Layer: Send + Sync {
         false
     }
 
-    /// Whether it has so many more weights than activations per sample that weights should be loaded once for
+    /// Whether it has far more weights than activations per sample, so that weights should be loaded once for
     /// many samples.
     fn is_heavy(&self, _from: Extent) -> bool {
         false

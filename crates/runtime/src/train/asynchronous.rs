@@ -12,15 +12,15 @@ use crate::worker::Worker;
 
 /// Runs rounds until the job is over or this worker has left.
 pub async fn run(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
-    let centered = matches!(strategy.coordination(), Coordination::Centered { .. });
+    let coordination = strategy.coordination();
+    let centered = matches!(coordination, Coordination::Centered { .. });
     if worker.view.number > 1 {
         adopt_published(worker, centered).await;
     }
     worker.publish();
-    if let Coordination::Centered { applies_samples } = strategy.coordination() {
+    if let Coordination::Centered { applies_samples } = coordination {
         keep_center(worker, strategy.copy(), applies_samples);
     }
-    let coordination = strategy.coordination();
     let mut said_bye = false;
     while !worker.port.look(|inbox| inbox.over) {
         let newest = worker.port.look(|inbox| inbox.view.clone()).expect("a member has a view");
