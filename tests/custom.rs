@@ -40,8 +40,8 @@ impl Strategy for UnevenDraws {
         (self.batch * members as u64) as f64
     }
 
-    fn lane_batch(&self) -> u64 {
-        self.batch
+    fn lane_batch(&self) -> Option<u64> {
+        Some(self.batch)
     }
 }
 

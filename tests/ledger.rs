@@ -59,7 +59,7 @@ fn tally(broken: bool) -> Tally {
         threads: 1,
         samples_total: plan.samples_total,
         samples_per_epoch: plan.samples_per_epoch,
-        center_applies: false,
+        coordination: paceline::Coordination::Asynchronous,
     };
     let cluster = SimCluster::new(Scenario::default(), options);
     let leases = if broken { 0 } else { 1_000_000 };
@@ -112,8 +112,10 @@ fn a_range_applied_after_its_worker_was_removed_is_wasted_not_repeated() {
         staleness: 0,
         rate: 0.1,
         round: None,
+        result: None,
     };
     let lines = [
+        Record::Computed { who, since: Duration::ZERO, samples: 20, round: None },
         applied(who, 0, 4),
         applied(who, 4, 8),
         Record::Freed { who, spans: Spans::one(4, 8) },

@@ -33,7 +33,7 @@ fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
         threads: 1,
         samples_total: plan.samples_total,
         samples_per_epoch: plan.samples_per_epoch,
-        center_applies: false,
+        coordination: prepared.strategy().coordination(),
     };
     let cluster = SimCluster::new(scenario, options);
     let shelves = cluster.shelves();

@@ -49,7 +49,13 @@ fn try_seed(seed: u64) -> Result<(), String> {
     }
     let mut faulty = calm.clone();
     draw_faults(&mut dice, &mut faulty, quiet.result.seconds());
-    let (with_faults, _) = run(&job, &faulty, &task, 1)?;
+    let (with_faults, reported) = run(&job, &faulty, &task, 1)?;
+    if with_faults.bytes_on_wires != reported {
+        let sent = with_faults.bytes_on_wires;
+        return Err(format!(
+            "with faults the journal reports {reported} bytes, and {sent} crossed"
+        ));
+    }
     if seed.is_multiple_of(10) {
         let (again, _) = run(&job, &faulty, &task, 2)?;
         if again.result.journal_hash != with_faults.result.journal_hash {
@@ -129,6 +135,7 @@ fn draw_cluster(dice: &mut Dice) -> Scenario {
     }
     scenario.coordinator.detection = dice.between(0.0, 0.01);
     scenario.coordinator.patience = dice.between(0.002, 0.02);
+    scenario.coordinator.gathering = [0.0, 1e-4, 5e-3][dice.below(3) as usize];
     scenario
 }
 

@@ -62,7 +62,7 @@ impl AnyStrategy for Probe {
         Box::new(Probe { inner: self.inner.copy(), start: self.start })
     }
 
-    fn lane_batch(&self) -> u64 {
+    fn lane_batch(&self) -> Option<u64> {
         self.inner.lane_batch()
     }
 

@@ -1,5 +1,6 @@
 //! Runs a job on a simulated cluster and extracts facts from its journal.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,11 +156,30 @@ impl Run {
         self.simulated.result.seconds()
     }
 
+    /// What a worker applied. The journal has one line for the result of an exchange; each member takes it when the
+    /// exchange ends for it.
     pub fn applied(&self, by: u32) -> Vec<Applied> {
-        self.collect(|at, record| match record {
-            Record::Applied { who, version, spans, staleness, rate, .. } if who.0 == by => {
+        let update = |at, record: &Record| match record {
+            Record::Applied { version, spans, staleness, rate, .. } => {
                 let (version, staleness, rate) = (*version, *staleness, *rate);
                 Some(Applied { at, version, spans: spans.clone(), staleness, rate })
+            }
+            _ => None,
+        };
+        let results: BTreeMap<(u64, u64), &Record> = self
+            .lines
+            .iter()
+            .filter_map(|line| match &line.record {
+                Record::Applied { result: Some(name), .. } => {
+                    Some(((name.exchange, name.view), &line.record))
+                }
+                _ => None,
+            })
+            .collect();
+        self.collect(|at, record| match record {
+            Record::Applied { who, result: None, .. } if who.0 == by => update(at, record),
+            Record::Exchanged { who, view, exchange, .. } if who.0 == by => {
+                results.get(&(*exchange, *view)).and_then(|record| update(at, record))
             }
             _ => None,
         })

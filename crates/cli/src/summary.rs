@@ -198,7 +198,7 @@ pub fn journal_numbers(totals: &RunTotals, report: &Report) -> Vec<(&'static str
     let smoothed = totals.curve.last().filter(|_| !thinned).unwrap_or(last);
     rows.extend([
         ("samples", format!("{about}{} = {epochs:.2} epochs", count(samples))),
-        ("wasted", format!("{} samples rolled back", count(totals.samples_rolled_back))),
+        ("wasted", format!("{} samples computed in vain", count(totals.tally.wasted()))),
         ("sent", format!("{about}{}", bytes(report.bytes_total()))),
         ("loss", loss(smoothed)),
         ("accuracy", percent(totals.scores.last().map_or(f64::NAN, |score| score.accuracy))),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use paceline_learn::{Optimizer, Rescale, Schedule};
 use paceline_runtime::codec::Codec;
 use paceline_runtime::edge::Compute;
+use paceline_runtime::ledger::Ledger;
 use paceline_runtime::{AnyStrategy, Plan, Replay};
 
 pub use crate::config::Job;
@@ -180,6 +181,8 @@ impl Job {
             seed: self.seed,
             samples_total,
             samples_per_epoch,
+            ledger: Arc::new(Ledger::new(samples_total)),
+            members_min: 1,
             initial: Arc::new(task.model.initial(self.seed)),
             blank: Arc::default(),
             layout: task.model.layout(),

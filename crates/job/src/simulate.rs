@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use paceline_learn::Vector;
-use paceline_runtime::{Coordination, Executor, Reader, Turn, WorkerId, train};
+use paceline_runtime::{Executor, Reader, Turn, WorkerId, train};
 use paceline_sim::{Outputs, Scenario, SimCluster, SimConfig};
 
 use crate::error::{Error, RunError, ScenarioError};
@@ -58,7 +58,7 @@ pub fn simulate(
             threads,
             samples_total: prepared.plan.samples_total,
             samples_per_epoch: prepared.plan.samples_per_epoch,
-            center_applies: coordination == Coordination::Centered { applies_samples: true },
+            coordination,
         },
     );
     let (shelves, wires) = (cluster.shelves(), cluster.bytes_on_wires());

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 use paceline_learn::Vector;
 use paceline_net::{ThreadConfig, ThreadHub};
 use paceline_runtime::edge::ClusterOutput;
-use paceline_runtime::{
-    Coordination, Executor, Reader, SavePlan, Snapshot, WorkerId, train as run_worker,
-};
+use paceline_runtime::{Executor, Reader, SavePlan, Snapshot, WorkerId, train as run_worker};
 
 use crate::checkpoint::{Saved, Saving, Writer};
 use crate::error::{Error, JobError, RunError};
@@ -76,7 +74,7 @@ pub fn train(prepared: &Prepared, options: TrainOptions<'_>) -> Result<Trained, 
         workers: prepared.workers,
         compute,
         samples_total: prepared.plan.samples_total,
-        center_applies: coordination == Coordination::Centered { applies_samples: true },
+        coordination,
         done: prepared.plan.resumed.as_ref().map(done).unwrap_or_default(),
         pace,
     });

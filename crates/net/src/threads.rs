@@ -1,18 +1,22 @@
 //! A real cluster in one process: a thread for each worker, and one for its gradients.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
-use paceline_runtime::coordination::{self, Collected, Coordinator, Input, Order, Rules, Word};
+use paceline_runtime::coordination::{
+    self, Addressed, Collected, Coordination, Coordinator, Input, Order, Rules, Word,
+};
 use paceline_runtime::edge::{
     Action, Cluster, ClusterOutput, Compute, Event, News, Shelves, Workspace, published,
 };
 use paceline_runtime::snapshot::SnapshotParts;
-use paceline_runtime::wire::{Entry, Shelf};
-use paceline_runtime::{Line, Meeting, Snapshot, Spans, Ticket, View, WorkerId, WorkerSnapshot};
+use paceline_runtime::wire::{Entry, HEADER_BYTES, Shelf};
+use paceline_runtime::{
+    Line, Meeting, Record, Snapshot, Spans, Ticket, View, WorkerId, WorkerSnapshot,
+};
 
 /// The configuration of a cluster of threads.
 pub struct ThreadConfig {
@@ -20,8 +24,7 @@ pub struct ThreadConfig {
     pub workers: u32,
     pub compute: Compute,
     pub samples_total: u64,
-    /// See [`Rules::center_applies`].
-    pub center_applies: bool,
+    pub coordination: Coordination,
     /// The samples that were applied before the run was resumed.
     pub done: Spans,
     /// Each worker's time per sample, at least, to emulate slower machines; empty: none is emulated.
@@ -41,22 +44,20 @@ struct State {
     coordinator: Coordinator,
     inboxes: BTreeMap<WorkerId, Sender<Event>>,
     exchanges: HashMap<(u64, u64), Arc<Mutex<Open>>>,
-    /// Exchanges with one of these members can never end.
-    lost: BTreeSet<WorkerId>,
+    /// The newest view with a loss: exchanges of older ones can never end.
+    closed_before: u64,
     parts: SnapshotParts,
 }
 
 /// An exchange that not all members have entered yet. It has its own lock, because adding takes long.
 struct Open {
-    view: Arc<View>,
     meeting: Meeting,
     tickets: Vec<(WorkerId, Ticket)>,
 }
 
 impl Open {
-    fn new(view: Arc<View>) -> Open {
-        let members = view.members.len();
-        Open { view, meeting: Meeting::new(members), tickets: Vec::with_capacity(members) }
+    fn new(members: usize) -> Open {
+        Open { meeting: Meeting::new(members), tickets: Vec::with_capacity(members) }
     }
 }
 
@@ -72,22 +73,16 @@ impl State {
 impl ThreadHub {
     /// A cluster of threads, and the stream of its outputs.
     pub fn new(mut config: ThreadConfig) -> (Arc<ThreadHub>, Receiver<ClusterOutput>) {
-        let rules = Rules {
-            members_min: config.workers as usize,
-            // A thread cannot fall silent without its process, so nothing sends ticks.
-            patience: Duration::MAX,
-            samples_total: config.samples_total,
-            center_applies: config.center_applies,
-            // The coordinator lives and dies with the process.
-            keeps_log: false,
-        };
-        let mut coordinator = Coordinator::new(rules);
-        coordinator.resume(std::mem::take(&mut config.done));
+        // A thread cannot fall silent without its process, so nothing sends ticks; and the coordinator lives and dies
+        // with the process, so it keeps no log.
+        let workers = config.workers as usize;
+        let rules = Rules::new(config.samples_total, workers, config.coordination);
+        let coordinator = Coordinator::new(rules, std::mem::take(&mut config.done));
         let state = State {
             coordinator,
             inboxes: BTreeMap::new(),
             exchanges: HashMap::new(),
-            lost: BTreeSet::new(),
+            closed_before: 0,
             parts: SnapshotParts::default(),
         };
         let (outputs, out) = mpsc::channel();
@@ -118,9 +113,11 @@ impl ThreadHub {
         ThreadCluster { me, hub: self.clone(), inbox, computing, outputs, ended: false }
     }
 
-    /// A worker joins.
+    /// A worker joins. The ids of workers count up from 0 in the order in which they do.
     pub fn hello(&self, me: WorkerId) {
-        self.coordinate(Input::Hello(me));
+        let mut state = self.state();
+        let admitted = self.step(&mut state, Input::Hello);
+        assert_eq!(admitted, Some(me), "workers are attached in the order in which they join");
     }
 
     /// A worker's thread has died.
@@ -157,28 +154,23 @@ impl ThreadHub {
     /// The coordinator takes an input, and all workers are told before it takes another one: they receive
     /// its orders in one order.
     fn coordinate(&self, input: Input) {
-        self.step(&mut self.state(), input);
+        let _ = self.step(&mut self.state(), input);
     }
 
-    fn step(&self, state: &mut State, input: Input) {
-        let coordination::Output { orders, records, snapshot, .. } =
+    /// Returns the id of the worker that said hello.
+    fn step(&self, state: &mut State, input: Input) -> Option<WorkerId> {
+        let coordination::Output { orders, records, snapshot, admitted, wake, .. } =
             state.coordinator.step(self.start.elapsed(), input);
         for record in records {
             self.emit(ClusterOutput::Line(Line { at: self.start.elapsed(), record }));
         }
-        for (to, order) in orders {
-            if let Order::View { lost, .. } = &order
+        for Addressed { to, order, .. } in orders {
+            if let Order::View { view, lost } = &order
                 && !lost.is_empty()
+                && self.config.coordination == Coordination::Synchronous
             {
-                state.lost.extend(lost.iter());
-                let State { exchanges, lost, .. } = &mut *state;
-                exchanges.retain(|_, open| {
-                    // A member that panicked while it added poisons the exchange, which then cannot end either.
-                    let is_alive = |open: MutexGuard<'_, Open>| {
-                        !open.view.members.iter().any(|member| lost.contains(member))
-                    };
-                    open.lock().is_ok_and(is_alive)
-                });
+                state.closed_before = view.number;
+                state.exchanges.retain(|(view, _), _| *view >= state.closed_before);
             }
             state.tell(to, News::Told(order));
         }
@@ -188,21 +180,30 @@ impl ThreadHub {
         }
         let collecting = state.coordinator.collecting();
         state.parts.keep(collecting);
+        if wake.is_some_and(|wake| wake <= self.start.elapsed()) {
+            let _ = self.step(state, Input::Tick);
+        }
+        admitted
     }
 
     /// Keeps a worker's part of a snapshot and tells the coordinator its name, in one step.
     fn hand_in(&self, from: WorkerId, part: WorkerSnapshot, done: Option<Spans>) {
         let mut state = self.state();
-        let word = Word::HandedIn { snapshot: part.number, done };
+        // Asynchronous members agree on nothing.
+        let digest = if done.is_some() { part.digest() } else { 0 };
+        let snapshot = part.number;
+        let word = Word::HandedIn { snapshot, digest, done };
         state.parts.insert(from, part);
-        self.step(&mut state, Input::Word { from, word });
+        self.step(&mut state, Input::Word { from, number: 0, word });
     }
 
     fn assemble(&self, state: &mut State, collected: Collected) -> Snapshot {
         let first = state.coordinator.view().first();
         let center = self.shelves().get(&(first, Shelf::Center)).cloned();
         let workers = state.parts.take(&collected);
-        Snapshot::assemble(collected, workers, center, self.config.center_applies)
+        let center_applies =
+            self.config.coordination == (Coordination::Centered { applies_samples: true });
+        Snapshot::assemble(collected, workers, center, center_applies)
     }
 
     fn emit(&self, output: ClusterOutput) {
@@ -220,11 +221,11 @@ impl ThreadHub {
         let name = (view.number, number);
         let open = {
             let mut state = self.state();
-            if view.members.iter().any(|member| state.lost.contains(member)) {
+            if view.number < state.closed_before {
                 // It can never end. This member has not been told of the loss yet, but will be.
                 return;
             }
-            let begin = || Arc::new(Mutex::new(Open::new(view.clone())));
+            let begin = || Arc::new(Mutex::new(Open::new(view.members.len())));
             state.exchanges.entry(name).or_insert_with(begin).clone()
         };
         let Open { meeting, tickets, .. } = {
@@ -235,10 +236,10 @@ impl ThreadHub {
             if !open.meeting.is_complete() {
                 return;
             }
-            std::mem::replace(&mut *open, Open::new(Arc::default()))
+            std::mem::replace(&mut *open, Open::new(0))
         };
         self.state().exchanges.remove(&name);
-        let result = meeting.end(self.config.seed, name);
+        let result = meeting.end(self.config.seed, view, number);
         let state = self.state();
         for (to, ticket) in tickets {
             state.tell(to, News::of(ticket, result.clone()));
@@ -319,6 +320,11 @@ impl Cluster for ThreadCluster {
                 let shelves = self.hub.shelves();
                 let value = shelves.get(&(from, shelf)).map(|value| value.extract(extent));
                 drop(shelves);
+                if let Some(value) = value.as_ref().filter(|_| from != by) {
+                    let bytes = HEADER_BYTES + value.bytes();
+                    let record = Record::Sent { who: from, to: by, bytes };
+                    self.emit(ClusterOutput::Line(Line { at: self.now(), record }));
+                }
                 self.hub.state().tell(self.me, News::Value { ticket, value });
             }
             Action::Evaluate { samples, of, shelf } => {
@@ -329,7 +335,7 @@ impl Cluster for ThreadCluster {
             Action::Tell(word) => {
                 let is_gone = word == Word::Gone;
                 self.ended |= is_gone;
-                self.hub.coordinate(Input::Word { from: by, word });
+                self.hub.coordinate(Input::Word { from: by, number: 0, word });
                 if is_gone && !self.hub.state().coordinator.is_over() {
                     self.hub.forget(by);
                 }

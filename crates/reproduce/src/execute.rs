@@ -331,7 +331,8 @@ fn with_bandwidth(run: &Run, prepared: &Prepared) -> Result<Scenario, ExecuteErr
     let gradient = pace.seconds_per_gradient
         + prepared.batch as f64 * pace.seconds_per_sample
         + params as f64 * pace.seconds_per_param;
-    let entry = Entry::Sum { payload: Payload::Dense(vec![0.0; params]), tail: Tail::default() };
+    let entry =
+        Entry::Sum { payload: Payload::Dense(vec![0.0; params]).into(), tail: Tail::default() };
     let steps = entry.steps(workers);
     let gradient = slowest * gradient + pace.seconds_per_handover;
     let step = exchange * gradient / f64::from(steps.count);

@@ -4,6 +4,7 @@
 //! memory through `Arc`s; what crosses between workers is in [`wire`](crate::wire), what crosses between a worker
 //! and the coordinator in [`coordination`](crate::coordination).
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,8 @@ pub enum Action {
         spans: Spans,
         updates: u32,
     },
-    /// Takes part in an exchange of the view's members, the `number`-th of this view.
+    /// Takes part in an exchange of the view's members: the `number`-th of the job, or, with 0, the one in which
+    /// they tell where they stand.
     Exchange {
         ticket: Ticket,
         view: Arc<View>,
@@ -152,6 +154,9 @@ pub struct Workspace {
 /// Computes the gradient at a replica over the samples at the given positions.
 pub type Compute = Arc<dyn Fn(&Arc<Vector>, &Spans, &mut Workspace) -> Gradient + Send + Sync>;
 
+/// A value that equal members may share.
+pub type Shareable = Arc<dyn Any + Send + Sync>;
+
 /// A replica and its optimizer's state.
 pub type Replica = (Arc<Vector>, Arc<OptimizerState>);
 
@@ -181,6 +186,31 @@ pub trait Cluster {
     ) -> Replica {
         let _ = (along, rate);
         step(&before)
+    }
+
+    /// Computes what all members compute alike from the same value, along the same result; `step` names the
+    /// computation. A cluster that runs many members in one process may remember the answer.
+    fn once(
+        &mut self,
+        before: &Shareable,
+        along: Option<&Arc<Sum>>,
+        step: u64,
+        make: &mut dyn FnMut() -> Shareable,
+    ) -> Shareable {
+        let _ = (before, along, step);
+        make()
+    }
+
+    /// Withdraws from an exchange that cannot end any more: nothing more is sent in it. Returns the bytes that this
+    /// worker has sent.
+    fn withdraw(&mut self, by: WorkerId, view: u64, exchange: u64) -> u64 {
+        let _ = (by, view, exchange);
+        0
+    }
+
+    /// Whether members can be lost. If not, nobody needs to keep what it has put into an exchange.
+    fn can_lose_members(&self) -> bool {
+        true
     }
 
     /// A short name for a replica's exact bits.

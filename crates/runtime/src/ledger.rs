@@ -3,8 +3,11 @@
 //! Position k is the (k mod |D|)-th sample of epoch k / |D|. Every member of an exchange holds the
 //! same ledger and changes it alike, so that dealing needs no message; asynchronous strategies lease
 //! from the one copy at the coordinator.
+//!
+//! A position that is dealt to a synchronous member lies in the member's lane until a result holds it. When a
+//! result comes without that member, which is therefore lost or has left, its lane is free again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +22,66 @@ pub struct Ledger {
     total: u64,
     done: Spans,
     dealt: Spans,
-    /// Open batches: each member draws from a lane of its own, in order.
-    lanes: BTreeMap<WorkerId, Spans>,
+    /// What is dealt to each member, in the order in which the member computes it.
+    lanes: BTreeMap<WorkerId, Lane>,
+}
+
+/// Positions in the order in which they were dealt: ones that are free again come after later ones.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Lane(VecDeque<(u64, u64)>);
+
+impl Lane {
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|(from, to)| to - from).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn push(&mut self, spans: &Spans) {
+        for &(from, to) in spans.intervals() {
+            match self.0.back_mut() {
+                Some((_, end)) if *end == from => *end = to,
+                _ => self.0.push_back((from, to)),
+            }
+        }
+    }
+
+    /// Takes the first `count` positions out of the lane, or all there are.
+    fn take(&mut self, count: u64) -> Spans {
+        let taken = self.get(0, count);
+        let mut left = count;
+        while let Some((from, to)) = self.0.front_mut().filter(|_| left > 0) {
+            let taken = left.min(*to - *from);
+            (*from, left) = (*from + taken, left - taken);
+            if from == to {
+                self.0.pop_front();
+            }
+        }
+        taken
+    }
+
+    /// The `count` positions after the first `skip`, or as many as there are.
+    pub fn get(&self, mut skip: u64, count: u64) -> Spans {
+        let (mut spans, mut left) = (Spans::new(), count);
+        for &(from, to) in &self.0 {
+            let skipped = skip.min(to - from);
+            skip -= skipped;
+            let taken = left.min(to - from - skipped);
+            spans.insert(from + skipped, from + skipped + taken);
+            left -= taken;
+            if left == 0 {
+                break;
+            }
+        }
+        spans
+    }
+
+    fn positions(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().copied()
+    }
 }
 
 impl Ledger {
@@ -47,6 +108,11 @@ impl Ledger {
 
     pub fn is_done(&self) -> bool {
         self.done.len() == self.total
+    }
+
+    /// How many positions are dealt and not done.
+    pub fn dealt(&self) -> u64 {
+        self.dealt.len()
     }
 
     pub fn has_free(&self) -> bool {
@@ -105,41 +171,76 @@ impl Ledger {
         self.done = done;
     }
 
-    /// Whether members draw from lanes.
-    pub fn has_lanes(&self) -> bool {
-        !self.lanes.is_empty()
+    /// Whether each of these members has a lane, be it empty.
+    pub fn has_lanes_of(&self, members: &[WorkerId]) -> bool {
+        members.iter().all(|member| self.lanes.contains_key(member))
     }
 
-    /// What `worker` may draw from, in order.
-    pub fn lane(&self, worker: WorkerId) -> Option<&Spans> {
+    /// What `worker` may draw from.
+    pub fn lane(&self, worker: WorkerId) -> Option<&Lane> {
         self.lanes.get(&worker)
+    }
+
+    /// Deals the next positions: to each member its share, in the order of members.
+    pub fn deal_shares(&mut self, members: &[WorkerId], shares: &[u64]) {
+        for (member, share) in members.iter().zip(shares) {
+            let fresh = self.deal(*share);
+            self.lanes.entry(*member).or_default().push(&fresh);
+        }
     }
 
     /// Fills every member's lane up to several rounds of its expected samples. Towards the end of the job
     /// lanes get shorter, because no other member can use what lies in one; but a lane always holds two rounds:
     /// the one that is being summed, and the next.
-    pub fn fill_lanes(&mut self, expected: &[(WorkerId, u64)]) {
-        let expected_total: u64 =
-            expected.iter().map(|(_, samples_expected)| samples_expected).sum();
+    pub fn fill_lanes(&mut self, expected: impl Iterator<Item = (WorkerId, u64)> + Clone) {
+        let expected_total: u64 = expected.clone().map(|(_, samples)| samples).sum();
         let left = self.total - self.done.len();
         let rounds = (left / (4 * expected_total.max(1))).clamp(2, LANE_ROUNDS);
-        for &(worker, samples_expected) in expected {
-            let has = self.lanes.get(&worker).map_or(0, Spans::len);
+        for (worker, samples_expected) in expected {
+            let has = self.lanes.get(&worker).map_or(0, Lane::len);
             let fresh = self.deal((rounds * samples_expected).saturating_sub(has));
-            self.lanes.entry(worker).or_default().add(&fresh);
+            self.lanes.entry(worker).or_default().push(&fresh);
         }
     }
 
-    /// The first `counts` of every lane: what a finished sum holds.
-    pub fn advance_lanes(&mut self, counts: &[(WorkerId, u64)]) -> Spans {
-        let mut spans = Spans::new();
-        for &(worker, count) in counts {
-            let lane = self.lanes.entry(worker).or_default();
-            let taken = lane.take(count);
-            assert_eq!(taken.len(), count, "a worker draws only from its lane");
-            spans.add(&taken);
+    /// A result holds the first `counts` positions of its contributors' lanes: they are done, and are
+    /// returned. The lanes of all others are free again. `None` if a contributor says that it computed more than
+    /// was dealt to it.
+    pub fn take(&mut self, counts: impl Iterator<Item = (WorkerId, u64)>) -> Option<Spans> {
+        let mut lanes = std::mem::take(&mut self.lanes);
+        let mut taken: Vec<(u64, u64)> = Vec::new();
+        for (worker, count) in counts {
+            let mut lane = lanes.remove(&worker).unwrap_or_default();
+            if lane.len() < count {
+                return None;
+            }
+            taken.extend(lane.take(count).intervals());
+            self.lanes.insert(worker, lane);
         }
-        spans
+        for (from, to) in lanes.values().flat_map(Lane::positions) {
+            self.dealt.remove(from, to);
+        }
+        // In order, so that each is added at the end of the others.
+        taken.sort_unstable();
+        let mut spans = Spans::new();
+        taken.into_iter().for_each(|(from, to)| spans.insert(from, to));
+        self.finish(&spans);
+        Some(spans)
+    }
+
+    /// The members are others: the lanes of those that left are free again.
+    pub fn keep_lanes(&mut self, members: &[WorkerId]) {
+        let of = |(worker, _): &(&WorkerId, &mut Lane)| members.binary_search(worker).is_err();
+        let left: Vec<WorkerId> =
+            self.lanes.iter_mut().filter(of).map(|(worker, _)| *worker).collect();
+        for lane in left.iter().filter_map(|worker| self.lanes.remove(worker)) {
+            lane.positions().for_each(|(from, to)| self.dealt.remove(from, to));
+        }
+    }
+
+    /// Puts positions that are dealt into a member's lane, as they were in a snapshot of an older format.
+    pub fn put_into_lane(&mut self, worker: WorkerId, spans: &Spans) {
+        self.lanes.entry(worker).or_default().push(spans);
     }
 }
 
@@ -165,31 +266,55 @@ mod tests {
     }
 
     #[test]
-    fn lanes_hold_every_sample_once_whatever_the_counts() {
-        for seed in 0..100 {
+    fn every_sample_is_done_once_whatever_the_counts_and_whoever_is_lost() {
+        for seed in 0..200 {
             let mut dice = Dice::keyed(&[seed]);
-            let members: Vec<WorkerId> = (0..1 + dice.below(5) as u32).map(WorkerId).collect();
+            let mut members: Vec<WorkerId> = (0..1 + dice.below(5) as u32).map(WorkerId).collect();
             let mut ledger = Ledger::new(50 + dice.below(200));
-            let expected: Vec<_> = members.iter().map(|w| (*w, 1 + dice.below(9))).collect();
             let mut seen = Spans::new();
             let mut rounds = 0;
             while !ledger.is_done() {
-                ledger.fill_lanes(&expected);
+                let expected: Vec<_> = members.iter().map(|w| (*w, 1 + dice.below(9))).collect();
+                if dice.below(2) == 0 {
+                    ledger.fill_lanes(expected.iter().copied());
+                } else {
+                    let shares: Vec<_> = expected.iter().map(|(_, share)| *share).collect();
+                    ledger.deal_shares(&members, &shares);
+                }
+                if members.len() > 1 && dice.below(10) == 0 {
+                    members.remove(dice.below(members.len() as u64) as usize);
+                }
                 let counts: Vec<_> = members
                     .iter()
-                    .map(|w| (*w, dice.below(1 + ledger.lane(*w).map_or(0, Spans::len))))
+                    .map(|w| (*w, dice.below(1 + ledger.lane(*w).map_or(0, Lane::len))))
                     .collect();
-                let spans = ledger.advance_lanes(&counts);
+                let spans = ledger.take(counts.into_iter()).expect("no count is above its lane");
                 assert!(seen.overlap(&spans).is_empty(), "seed {seed}");
                 seen.add(&spans);
-                ledger.finish(&spans);
                 if dice.below(10) == 0 {
-                    ledger.release_all();
+                    ledger.keep_lanes(&members[..1]);
                 }
                 rounds += 1;
                 assert!(rounds < 100_000, "seed {seed} ends");
             }
             assert_eq!(seen.intervals(), [(0, ledger.total())], "seed {seed}");
         }
+    }
+
+    #[test]
+    fn a_lost_member_frees_its_positions_when_a_result_comes_without_it() {
+        let [a, b] = [WorkerId(0), WorkerId(1)];
+        let mut ledger = Ledger::new(12);
+        ledger.deal_shares(&[a, b], &[2, 2]);
+        ledger.deal_shares(&[a, b], &[2, 2]);
+
+        let taken = ledger.take([(a, 2)].into_iter()).expect("a has drawn that many");
+
+        assert_eq!(taken.intervals(), [(0, 2)]);
+        ledger.deal_shares(&[a], &[5]);
+        let lane = ledger.lane(a).expect("a has a lane");
+        assert_eq!(lane.0, [(4, 6), (2, 4), (6, 9)], "what was dealt first comes first");
+        assert_eq!(lane.get(2, 3).intervals(), [(2, 4), (6, 7)]);
+        assert_eq!(ledger.take([(a, 8)].into_iter()), None, "more than the lane holds");
     }
 }

@@ -8,6 +8,7 @@ use paceline_learn::{Layout, Optimizer, OptimizerState, Rescale, Schedule, Vecto
 
 use crate::codec::Codec;
 use crate::ids::WorkerId;
+use crate::ledger::Ledger;
 use crate::snapshot::{SavePlan, Snapshot};
 
 #[derive(Clone, Debug)]
@@ -15,6 +16,10 @@ pub struct Plan {
     pub seed: u64,
     pub samples_total: u64,
     pub samples_per_epoch: u64,
+    /// The ledger of a job that begins. One value, so that equal workers share it.
+    pub ledger: Arc<Ledger>,
+    /// Synchronous members wait at the end of a round while they are fewer than this.
+    pub members_min: usize,
     pub initial: Arc<Vector>,
     /// The empty state of an optimizer. One value, so that equal workers share it.
     pub blank: Arc<OptimizerState>,

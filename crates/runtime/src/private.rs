@@ -1,4 +1,4 @@
-//! What one worker knows alone: never sent to peers, taken back when a round is undone, saved in snapshots.
+//! What one worker knows alone: never sent to peers, saved in snapshots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use paceline_learn::Vector;
 use serde::{Deserialize, Serialize};
 
+use crate::codec::Payload;
 use crate::exchange::Sum;
 use crate::ids::Ticket;
 use crate::spans::Spans;
 use crate::view::View;
 use crate::wire::Tail;
 
-/// One struct for all three uses, so that no field can be forgotten in one of them. Vectors are not
+/// One struct for all uses, so that no field can be forgotten in one of them. Vectors are not
 /// serialised; [`vectors`](Self::vectors) lists them by name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PrivateState {
@@ -20,33 +21,44 @@ pub struct PrivateState {
     #[serde(skip)]
     pub residual: Arc<Vector>,
     pub pending: Option<PendingSum>,
-    /// How many positions of the lane are in gradients that are not applied yet.
+    /// How many positions of the lane are in gradients that no result holds yet.
     pub drawn: u64,
-    /// What was dealt to all members since the last exchange.
-    pub dealt: Spans,
     /// Samples, loss and time of this worker's gradients since the last exchange.
     pub samples: u64,
     pub loss_sum: f64,
     pub compute: Duration,
-    /// How many exchanges this view has seen; the dice of lossy exchanges are keyed by it.
+    /// How many exchanges were completed, in snapshots of an older format; now all members agree on it.
+    #[serde(default, skip_serializing)]
     pub exchanges: u64,
 }
 
-/// A sum that was started and whose result has not been used yet.
+/// An exchange that this worker has entered and whose result it has not taken yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PendingSum {
-    /// Which exchange of the view it is.
+    /// Which exchange of the job it is.
     pub number: u64,
     pub bytes: u64,
-    /// The samples in the sum, where all members know them beforehand; with lanes the counts tell.
+    /// The samples in the sum, in snapshots of an older format; now lanes hold them.
+    #[serde(default, skip_serializing)]
     pub dealt: Spans,
-    /// How many of them are this worker's own.
+    /// How many of the samples are this worker's own.
     pub samples: u64,
     /// When this worker entered it.
     #[serde(skip)]
     pub entered: Duration,
+    /// What this worker put in, encoded once and kept unchanged until the result is here. `None` if the result
+    /// came with a snapshot, or if the cluster never loses a member.
+    #[serde(skip)]
+    pub input: Option<Arc<Input>>,
     #[serde(with = "finished_only")]
     pub progress: Progress,
+}
+
+/// What a member puts into a sum.
+#[derive(Clone, Debug)]
+pub struct Input {
+    pub payload: Arc<Payload>,
+    pub tail: Tail,
 }
 
 #[derive(Clone, Debug)]
@@ -55,7 +67,8 @@ pub enum Progress {
         ticket: Ticket,
         view: Arc<View>,
     },
-    /// The result came with a snapshot.
+    /// A member of the view was lost before the result was here: the exchange is tried again in the next view.
+    Closed,
     Finished(Arc<Sum>),
 }
 
@@ -77,13 +90,14 @@ impl PrivateState {
         self.residual = find(RESIDUAL)?;
         if let Some(PendingSum { progress: Progress::Finished(sum), .. }) = &mut self.pending {
             let vector = Arc::unwrap_or_clone(find(SUM)?);
-            *sum = Arc::new(Sum::new(vector, sum.tails.clone()));
+            *sum = Arc::new(Sum::new(sum.exchange, sum.view.clone(), vector, sum.tails.clone()));
         }
         Ok(())
     }
 }
 
-/// Only sums that have ended can be saved: a snapshot waits for them. The vector goes elsewhere.
+/// Only sums that have ended can be saved: a snapshot waits for them. The vector goes elsewhere, and who
+/// contributed is clear from the snapshot's members.
 mod finished_only {
     use serde::{Deserializer, Serializer, ser::Error};
 
@@ -92,12 +106,14 @@ mod finished_only {
     pub fn serialize<S: Serializer>(progress: &Progress, to: S) -> Result<S::Ok, S::Error> {
         match progress {
             Progress::Finished(sum) => sum.tails.serialize(to),
-            Progress::Underway { .. } => Err(S::Error::custom("a sum is still under way")),
+            Progress::Underway { .. } | Progress::Closed => {
+                Err(S::Error::custom("a sum is still under way"))
+            }
         }
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Progress, D::Error> {
         let tails = Vec::<Tail>::deserialize(from)?;
-        Ok(Progress::Finished(Arc::new(Sum::new(Vector::new(), tails))))
+        Ok(Progress::Finished(Arc::new(Sum::new(0, Arc::default(), Vector::new(), tails))))
     }
 }

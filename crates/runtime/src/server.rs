@@ -13,13 +13,13 @@ use crate::journal::Record;
 use crate::plan::Plan;
 use crate::spans::Spans;
 use crate::view::View;
-use crate::wire::{Extent, HEADER_BYTES, Letter, Mailbox, Message, Published, Shelf, Tail};
+use crate::wire::{Extent, Letter, Mailbox, Message, Published, Shelf, Tail};
 
 /// What the server has to deal with.
 #[derive(Debug)]
 pub enum Call {
     /// A gradient to be applied.
-    Gradient { from: WorkerId, payload: Payload, tail: Tail, spans: Spans },
+    Gradient { from: WorkerId, payload: Arc<Payload>, tail: Tail, spans: Spans },
     /// A message of the strategy, sent by `worker.call`.
     Message { from: WorkerId, message: Message },
     /// A worker has no more samples.
@@ -35,6 +35,8 @@ pub struct Server {
     optimizer: Arc<OptimizerState>,
     rescaler: Rescaler,
     factor: f32,
+    /// The number of the view that made this worker the server.
+    reign: u64,
     version: u64,
     done: Arc<Spans>,
     /// Whether samples are applied here, and not by the workers.
@@ -56,6 +58,7 @@ impl Server {
             optimizer: Arc::default(),
             rescaler: Rescaler::new(plan.rescale, plan.batch_reference),
             factor: 1.0,
+            reign: view.number,
             version: 0,
             done: Arc::default(),
             view,
@@ -63,18 +66,24 @@ impl Server {
             applies_samples,
             port,
         };
-        if server.view.number > 1 {
-            server.recover().await?;
-        } else if let Some(center) = server.plan.resumed.as_ref().and_then(|it| it.center.clone()) {
+        if let Some(center) = server.plan.resumed.as_ref().and_then(|it| it.center.clone()) {
             server.adopt(center);
+        }
+        let is_start = server.port.look(|inbox| {
+            inbox.start.as_ref().is_some_and(|start| start.number == server.view.number)
+        });
+        if !is_start {
+            server.recover().await?;
         }
         server.publish();
         Ok(server)
     }
 
     async fn recover(&mut self) -> Result<(), Interrupt> {
-        let before = self.view.number - 1;
-        let previous = self.port.look(|inbox| inbox.views.get(&before).map(|view| view.first()));
+        let previous = self.port.look(|inbox| {
+            let before = inbox.views.range(..self.reign).next_back();
+            before.and_then(|(_, view)| view.members.first().copied())
+        });
         let found = match previous {
             Some(previous) => self.handed_over(previous).await?,
             None => None,
@@ -83,14 +92,20 @@ impl Server {
             Some(center) => Some(center),
             None => self.newest_copy().await?,
         };
-        if let Some(copy) = found {
-            self.adopt(copy);
+        match found {
+            Some(copy) => self.adopt(copy),
+            // Nobody has seen the center. Where workers learn alone, any replica is better than the first center.
+            None if !self.applies_samples => {
+                let (me, shelf) = (self.port.worker, Shelf::Replica);
+                if let Ok(own) = self.port.read(me, shelf, Extent::Params).await {
+                    self.center = own.params;
+                }
+            }
+            None => {}
         }
-        let (who, version) = (self.port.worker, self.version);
-        self.port.record(Record::Restored { who, version });
-        if self.applies_samples {
-            self.port.tell(Word::Restored { done: (*self.done).clone() });
-        }
+        let (who, version, reign) = (self.port.worker, self.version, self.reign);
+        self.port.record(Record::Restored { who, version, reign });
+        self.port.tell(Word::Restored { reign, done: (*self.done).clone() });
         Ok(())
     }
 
@@ -105,7 +120,7 @@ impl Server {
     async fn handed_over(&self, previous: WorkerId) -> Result<Option<Published>, Interrupt> {
         self.port
             .until(Wanted::Letter { from: Some(previous) }, |inbox| {
-                if inbox.over {
+                if inbox.has_ended() {
                     return Some(Err(Interrupt::Over));
                 }
                 if let Some(center) = inbox.handover(previous) {
@@ -122,16 +137,12 @@ impl Server {
             let Ok(copy) = self.port.read(member, Shelf::Copy, Extent::Whole).await else {
                 continue;
             };
-            let bytes = HEADER_BYTES + copy.bytes();
-            if member != self.port.worker {
-                let (who, to) = (member, self.port.worker);
-                self.port.record(Record::Sent { who, to, bytes });
-            }
-            if newest.as_ref().is_none_or(|best| best.version < copy.version) {
+            let age = |copy: &Published| (copy.reign, copy.version);
+            if newest.as_ref().is_none_or(|best| age(best) < age(&copy)) {
                 newest = Some(copy);
             }
         }
-        if self.port.look(|inbox| inbox.over) { Err(Interrupt::Over) } else { Ok(newest) }
+        if self.port.look(|inbox| inbox.has_ended()) { Err(Interrupt::Over) } else { Ok(newest) }
     }
 
     pub fn center(&self) -> &Arc<Vector> {
@@ -144,20 +155,35 @@ impl Server {
 
     /// Waits for the next call. `Err` if this worker is no longer the first member, or the job is over.
     pub async fn next(&mut self) -> Result<Call, Interrupt> {
+        loop {
+            match self.next_letter().await? {
+                Some((from, Letter::Newcomer)) => self.reply(from),
+                Some((from, letter)) => {
+                    // Letters to a server that are not calls were for a predecessor of this task.
+                    if let Some(call) = call_of(from, letter) {
+                        return Ok(call);
+                    }
+                }
+                None => return Ok(Call::Members),
+            }
+        }
+    }
+
+    /// The next letter; `None` if the members have changed.
+    async fn next_letter(&mut self) -> Result<Option<(WorkerId, Letter)>, Interrupt> {
         let (me, known) = (self.port.worker, self.view.number);
         self.port
             .until(Wanted::Letter { from: None }, |inbox| {
                 let view = inbox.view.clone()?;
-                if inbox.over || view.first() != me {
+                if inbox.has_ended() || !inbox.is_server(me) {
                     return Some(Err(Interrupt::Over));
                 }
                 if known < view.number {
                     inbox.forget_views(view.number);
                     self.view = view;
-                    return Some(Ok(Call::Members));
+                    return Some(Ok(None));
                 }
-                // Letters to a server that are not calls were for a predecessor of this task.
-                std::iter::from_fn(|| inbox.letter_to_server()).find_map(call_of).map(Ok)
+                inbox.letter_to_server().map(|letter| Ok(Some(letter)))
             })
             .await
     }
@@ -167,7 +193,7 @@ impl Server {
     pub fn descend(
         &mut self,
         from: WorkerId,
-        payload: Payload,
+        payload: Arc<Payload>,
         tail: Tail,
         spans: Spans,
         nominal: f64,
@@ -182,7 +208,8 @@ impl Server {
         let plan = self.plan.clone();
         let rate = plan.schedule.rate(self.done.len(), plan.samples_total) * self.factor;
         let Tail { version, samples, loss_sum, .. } = tail;
-        let gradient = Gradient { sum: payload.into_vector(), loss_sum, samples };
+        let gradient =
+            Gradient { sum: Arc::unwrap_or_clone(payload).into_vector(), loss_sum, samples };
         let center: &mut Vector = Arc::make_mut(&mut self.center);
         let optimizer = Arc::make_mut(&mut self.optimizer);
         plan.optimizer.descend(center, optimizer, &gradient, rate, &plan.layout);
@@ -190,8 +217,9 @@ impl Server {
         self.version += 1;
         Arc::make_mut(&mut self.done).add(&spans);
         let (who, version, spans_len) = (self.port.worker, self.version, spans.len());
-        let (round, done) = (None, Word::Done { spans: spans.clone() });
-        let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate, round };
+        let (round, result, done) = (None, None, Word::Done { spans: spans.clone() });
+        let applied =
+            Record::Applied { who, version, spans, loss_sum, staleness, rate, round, result };
         self.port.record(applied);
         self.port.tell(done);
         self.publish();
@@ -224,8 +252,8 @@ impl Server {
     }
 
     fn answer(&self) -> Letter {
-        let (params, version, done) = (self.center.clone(), self.version, self.done.clone());
-        Letter::Center { params, version, done }
+        let (params, reign, version) = (self.center.clone(), self.reign, self.version);
+        Letter::Center { params, reign, version, done: self.done.clone() }
     }
 
     /// Hands the center to the next server, if this worker leaves in good order.
@@ -245,6 +273,7 @@ impl Server {
         Published {
             params: self.center.clone(),
             optimizer: self.optimizer.clone(),
+            reign: self.reign,
             version: self.version,
             done: self.done.clone(),
         }
@@ -255,13 +284,17 @@ impl Server {
     }
 }
 
-fn call_of((from, letter): (WorkerId, Letter)) -> Option<Call> {
+fn call_of(from: WorkerId, letter: Letter) -> Option<Call> {
     match letter {
         Letter::Gradient { payload, tail, spans } => {
             Some(Call::Gradient { from, payload, tail, spans })
         }
         Letter::Message { message, .. } => Some(Call::Message { from, message }),
         Letter::Idle => Some(Call::Idle { from }),
-        Letter::Handover { .. } | Letter::SharedState { .. } | Letter::Center { .. } => None,
+        Letter::Newcomer
+        | Letter::Handover { .. }
+        | Letter::SharedState { .. }
+        | Letter::Result { .. }
+        | Letter::Center { .. } => None,
     }
 }

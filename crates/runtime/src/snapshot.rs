@@ -42,6 +42,13 @@ pub struct WorkerSnapshot {
     pub private: PrivateState,
 }
 
+impl WorkerSnapshot {
+    /// Parts of synchronous members belong together only if this is equal.
+    pub fn digest(&self) -> u64 {
+        self.shared.agreed.summary()
+    }
+}
+
 impl Snapshot {
     /// Puts a snapshot together once all its parts are there. `center_applies`: samples are applied to
     /// the center, which therefore knows which ones it holds.

@@ -8,22 +8,11 @@ use paceline_learn::Vector;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use crate::coordination::Coordination;
 use crate::executor::Interrupt;
 use crate::server::Server;
 use crate::wire::Memory;
 use crate::worker::Worker;
-
-/// How the members of a strategy coordinate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coordination {
-    /// All members exchange with each other: a round is a transaction, undone when a member is lost.
-    Synchronous,
-    /// No worker waits for all others: rounds are never undone.
-    Asynchronous,
-    /// As `Asynchronous`, around a center at the view's first member. `applies_samples`: samples are applied to
-    /// the center, not to the workers' replicas.
-    Centered { applies_samples: bool },
-}
 
 /// A training algorithm. Its fields are memory on which all members agree; all of it is plain data.
 /// What belongs to one worker alone lives in [`Worker`].
@@ -47,11 +36,11 @@ pub trait Strategy: Clone + Serialize + DeserializeOwned + 'static {
     /// The total batch of one update with this number of members.
     fn nominal_batch(&self, members: usize) -> f64;
 
-    /// The batch that a worker draws from its lane in a round, at least; see
-    /// [`Share::Lane`](crate::Share::Lane). All members must return the same, so it may depend on the
-    /// strategy's memory only.
-    fn lane_batch(&self) -> u64 {
-        1
+    /// For strategies that draw batches without a preset size ([`Share::Lane`](crate::Share::Lane)): the samples that a
+    /// worker draws in a round, at least. All members must return the same, so it may depend on the strategy's memory
+    /// only. `None`: the strategy draws no such batches.
+    fn lane_batch(&self) -> Option<u64> {
+        None
     }
 
     /// The long vectors of the memory, by name. Their fields are marked `#[serde(skip)]`: they travel and are
@@ -70,7 +59,7 @@ pub trait AnyStrategy {
     fn serve<'a>(&'a mut self, server: &'a mut Server) -> Round<'a>;
     fn coordination(&self) -> Coordination;
     fn nominal_batch(&self, members: usize) -> f64;
-    fn lane_batch(&self) -> u64;
+    fn lane_batch(&self) -> Option<u64>;
     fn copy(&self) -> Box<dyn AnyStrategy>;
     fn save(&self) -> Memory;
     fn load(&mut self, memory: Memory) -> serde_json::Result<()>;
@@ -97,7 +86,7 @@ impl<S: Strategy> AnyStrategy for S {
         Strategy::nominal_batch(self, members)
     }
 
-    fn lane_batch(&self) -> u64 {
+    fn lane_batch(&self) -> Option<u64> {
         Strategy::lane_batch(self)
     }
 

@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_learn::{Dice, Vector};
-use paceline_runtime::coordination::{self, Coordinator, Input, Order, Rules, Word};
+use paceline_runtime::coordination::{
+    self, Addressed, Coordination, Coordinator, Input, Order, Rules, Word,
+};
 use paceline_runtime::edge::{
-    Action, Cluster, ClusterOutput, Compute, Event, News, Replica, Shelves, published,
+    Action, Cluster, ClusterOutput, Compute, Event, News, Replica, Shareable, Shelves, published,
 };
 use paceline_runtime::wire::{Extent, HEADER_BYTES, Letter, Published, Shelf};
 use paceline_runtime::{Line, Record, Spans, Sum, Ticket, WorkerId};
@@ -31,8 +33,7 @@ pub struct SimConfig {
     pub threads: usize,
     pub samples_total: u64,
     pub samples_per_epoch: u64,
-    /// See [`Rules::center_applies`].
-    pub center_applies: bool,
+    pub coordination: Coordination,
 }
 
 pub struct SimCluster {
@@ -54,12 +55,13 @@ pub struct SimCluster {
     alive: BTreeSet<WorkerId>,
     /// When each dead worker died.
     died: BTreeMap<WorkerId, Duration>,
-    /// Alive, but declared lost by the coordinator.
-    evicted: BTreeSet<WorkerId>,
+    /// Workers that were told that they count as lost; each comes back under a new id.
+    put_out: BTreeSet<WorkerId>,
     leaving: BTreeSet<WorkerId>,
+    /// Workers that have said hello and do not know their ids yet.
+    joining: usize,
     /// Wanted numbers of workers, each from a sample on; the next one comes first.
     sizes: VecDeque<(u64, u32)>,
-    next_id: u32,
 }
 
 /// What has come out of a cluster and was not taken yet.
@@ -78,22 +80,63 @@ struct QueueEntry {
 }
 
 enum Scheduled {
-    Computed { who: WorkerId, ticket: Ticket, computing: Computing },
+    Computed {
+        who: WorkerId,
+        ticket: Ticket,
+        computing: Computing,
+    },
     Ring(RingMessage),
-    Letter { from: WorkerId, to: WorkerId, letter: Letter, transit: Transit },
-    Asked { by: WorkerId, from: WorkerId, what: (Shelf, Extent), ticket: Ticket },
-    Value { from: WorkerId, to: WorkerId, ticket: Ticket, value: Published, transit: Transit },
-    Nothing { to: WorkerId, ticket: Ticket },
-    ToCoordinator { from: WorkerId, word: Word },
-    FromCoordinator { to: WorkerId, order: Order },
+    Letter {
+        from: WorkerId,
+        to: WorkerId,
+        letter: Letter,
+        transit: Transit,
+    },
+    Asked {
+        by: WorkerId,
+        from: WorkerId,
+        what: (Shelf, Extent),
+        ticket: Ticket,
+    },
+    Value {
+        from: WorkerId,
+        to: WorkerId,
+        ticket: Ticket,
+        value: Published,
+        transit: Transit,
+    },
+    Nothing {
+        to: WorkerId,
+        ticket: Ticket,
+    },
+    ToCoordinator {
+        from: WorkerId,
+        word: Word,
+    },
+    FromCoordinator {
+        to: WorkerId,
+        order: Order,
+    },
     Noticed(Input),
+    /// The coordinator has given a worker its id.
+    Admitted {
+        who: WorkerId,
+    },
     Beats,
-    Crash { who: WorkerId, back_after: Option<f64> },
-    Leave { who: WorkerId },
+    Crash {
+        who: WorkerId,
+        back_after: Option<f64>,
+    },
+    Leave {
+        who: WorkerId,
+    },
     Join,
-    Size { workers: u32 },
-    CutEnds { workers: Vec<u32> },
-    Churn { who: WorkerId },
+    Size {
+        workers: u32,
+    },
+    Churn {
+        who: WorkerId,
+    },
 }
 
 impl PartialEq for QueueEntry {
@@ -118,14 +161,12 @@ impl Ord for QueueEntry {
 
 impl SimCluster {
     pub fn new(scenario: Scenario, setting: SimConfig) -> SimCluster {
-        let SimConfig { seed, compute, threads, samples_total, samples_per_epoch, center_applies } =
+        let SimConfig { seed, compute, threads, samples_total, samples_per_epoch, coordination } =
             setting;
         let rules = Rules {
-            members_min: scenario.workers as usize,
             patience: seconds(scenario.coordinator.patience),
-            samples_total,
-            center_applies,
-            keeps_log: false,
+            gathering: seconds(scenario.coordinator.gathering),
+            ..Rules::new(samples_total, scenario.workers as usize, coordination)
         };
         let (cuts, away) = (scenario.cuts.clone(), scenario.coordinator.away.clone());
         let mut cluster = SimCluster {
@@ -140,23 +181,24 @@ impl SimCluster {
             wires: Wires::new(scenario.network.clone(), cuts, away),
             exchanges: Exchanges::new(seed, scenario.network.sums),
             pool: Pool::new(compute, threads),
-            coordinator: Coordinator::new(rules),
+            coordinator: Coordinator::new(rules, Spans::new()),
             shelves: Arc::default(),
             alive: BTreeSet::new(),
             died: BTreeMap::new(),
-            evicted: BTreeSet::new(),
+            put_out: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            joining: 0,
             sizes: VecDeque::new(),
-            next_id: 0,
             scenario,
         };
         cluster.plan_faults(samples_per_epoch);
         // The first workers are there from the start, and so is their view.
         for _ in 0..cluster.scenario.workers {
-            let who = cluster.spawn();
-            let output = cluster.coordinator.step(Duration::ZERO, Input::Hello(who));
+            let output = cluster.coordinator.step(Duration::ZERO, Input::Hello);
+            let who = output.admitted.expect("a worker that says hello gets an id");
+            cluster.spawn(who);
             cluster.out.extend(output.records.into_iter().map(Outgoing::Record));
-            for (to, order) in output.orders {
+            for Addressed { to, order, .. } in output.orders {
                 cluster.tell(to, News::Told(order));
             }
         }
@@ -209,16 +251,20 @@ impl SimCluster {
 
     /// The coordinator takes an input; its orders are on their way to the workers.
     fn coordinate(&mut self, input: Input) {
-        let coordination::Output { orders, records, .. } = self.coordinator.step(self.now, input);
+        let output = self.coordinator.step(self.now, input);
+        let coordination::Output { orders, records, admitted, wake, .. } = output;
+        if let Some(who) = admitted {
+            let arrives = self.wires.reply_of_coordinator(self.now, who);
+            self.at(arrives, Scheduled::Admitted { who });
+        }
+        if let Some(wake) = wake {
+            self.at(wake.max(self.now), Scheduled::Beats);
+        }
         if !records.is_empty() {
             self.exchanges.forget_old(self.alive.iter());
             self.out.extend(records.into_iter().map(Outgoing::Record));
         }
-        for (to, order) in orders {
-            if let Order::View { lost, .. } = &order {
-                let alive = lost.iter().filter(|who| self.alive.contains(who));
-                self.evicted.extend(alive.copied());
-            }
+        for Addressed { to, order, .. } in orders {
             let arrives = self.wires.reply_of_coordinator(self.now, to);
             self.at(arrives, Scheduled::FromCoordinator { to, order });
         }
@@ -245,8 +291,19 @@ impl SimCluster {
                 }
             }
             Scheduled::Nothing { to, ticket } => self.tell(to, News::Value { ticket, value: None }),
-            Scheduled::ToCoordinator { from, word } => self.coordinate(Input::Word { from, word }),
-            Scheduled::FromCoordinator { to, order } => self.tell(to, News::Told(order)),
+            Scheduled::ToCoordinator { from, word } => {
+                self.coordinate(Input::Word { from, number: 0, word });
+            }
+            Scheduled::Admitted { who } => {
+                self.joining -= 1;
+                self.spawn(who);
+            }
+            Scheduled::FromCoordinator { to, order } => {
+                if matches!(order, Order::PutOut { .. }) && self.alive.contains(&to) {
+                    self.put_out.insert(to);
+                }
+                self.tell(to, News::Told(order));
+            }
             Scheduled::Noticed(input) => self.coordinate(input),
             Scheduled::Beats => self.beats(),
             Scheduled::Crash { who, back_after } => {
@@ -260,7 +317,6 @@ impl SimCluster {
             Scheduled::Leave { who } => self.leave(who),
             Scheduled::Join => self.join(),
             Scheduled::Size { workers } => self.resize(workers as usize),
-            Scheduled::CutEnds { workers } => self.end_cut(workers),
             Scheduled::Churn { who } => {
                 if let Some(churn) = self.scenario.churn.clone() {
                     self.churn(who, &churn);
@@ -304,6 +360,9 @@ impl SimCluster {
                 let value = value.extract(extent);
                 let bytes = HEADER_BYTES + value.bytes();
                 let transit = self.wires.send(self.now, from, by, bytes);
+                if from != by {
+                    self.out.push_back(Outgoing::Record(Record::Sent { who: from, to: by, bytes }));
+                }
                 self.at(transit.arrives, Scheduled::Value { from, to: by, ticket, value, transit });
             }
             None => {
@@ -379,7 +438,10 @@ impl Cluster for SimCluster {
                         self.clear_shelves(by);
                     }
                     self.alive.remove(&by);
-                    self.leaving.remove(&by);
+                    let was_leaving = self.leaving.remove(&by);
+                    if self.put_out.remove(&by) && !was_leaving {
+                        self.join();
+                    }
                 }
                 let arrives = self.wires.to_coordinator(self.now, by);
                 self.at(arrives, Scheduled::ToCoordinator { from: by, word });
@@ -419,6 +481,24 @@ impl Cluster for SimCluster {
         step: &dyn Fn(&Replica) -> Replica,
     ) -> Replica {
         self.memo.descend(before, along, rate, step)
+    }
+
+    fn once(
+        &mut self,
+        before: &Shareable,
+        along: Option<&Arc<Sum>>,
+        step: u64,
+        make: &mut dyn FnMut() -> Shareable,
+    ) -> Shareable {
+        self.memo.once(before, along, step, make)
+    }
+
+    fn withdraw(&mut self, by: WorkerId, view: u64, exchange: u64) -> u64 {
+        self.exchanges.withdraw(by, (view, exchange))
+    }
+
+    fn can_lose_members(&self) -> bool {
+        self.scenario.can_lose_members()
     }
 
     fn fingerprint(&mut self, params: &Arc<Vector>) -> u64 {

@@ -1,6 +1,6 @@
 //! The time that an exchange takes: message by message around a ring, or by a formula for the whole ring.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use paceline_runtime::{Meeting, Ticket, View, WorkerId};
 use crate::network::{Transit, Wires};
 use crate::scenario::RingModel;
 
-/// Names an exchange: the view's number, and which of the view's exchanges it is.
+/// Names an exchange: the view's number, and which of the job's exchanges it is.
 pub type Name = (u64, u64);
 
 /// A message of a ring, or the whole of one in closed form.
@@ -35,6 +35,8 @@ pub struct Exchanges {
     seed: u64,
     sums: RingModel,
     open: HashMap<Name, Ring>,
+    /// The last that have ended. A member may give up an exchange whose result is just on its way to it.
+    ended: VecDeque<(Name, Ring)>,
     /// The newest view that each worker has entered.
     entered: HashMap<WorkerId, u64>,
 }
@@ -46,6 +48,8 @@ struct Ring {
     meeting: Option<Meeting>,
     result: Option<ExchangeResult>,
     ended: usize,
+    /// In closed form: all its messages are paid for.
+    is_charged: bool,
 }
 
 #[derive(Clone, Default)]
@@ -55,11 +59,21 @@ struct Member {
     sent: u32,
     received: u32,
     ended: bool,
+    withdrawn: bool,
 }
+
+/// How many exchanges that have ended are remembered.
+const ENDED: usize = 4;
 
 impl Exchanges {
     pub fn new(seed: u64, sums: RingModel) -> Exchanges {
-        Exchanges { seed, sums, open: HashMap::new(), entered: HashMap::new() }
+        Exchanges {
+            seed,
+            sums,
+            open: HashMap::new(),
+            ended: VecDeque::new(),
+            entered: HashMap::new(),
+        }
     }
 
     /// A member enters. Returns the messages to send, and the members for which the exchange has ended.
@@ -84,9 +98,12 @@ impl Exchanges {
         let messages = match self.sums {
             RingModel::Messages => ring.send_on(now, wires, name, rank),
             RingModel::ClosedForm if n > 1 && complete => {
+                ring.is_charged = true;
                 let members = &ring.view.members;
                 let steps = || ring.members.iter().filter_map(|m| m.steps);
-                let sent = steps().map(|steps| u64::from(steps.count) * steps.bytes).sum();
+                let living = ring.members.iter().filter(|member| !member.withdrawn);
+                let sent = living.filter_map(|member| member.steps);
+                let sent = sent.map(|steps| u64::from(steps.count) * steps.bytes).sum();
                 let steps = steps().max_by_key(|steps| steps.bytes).expect("all have entered");
                 let end = now + wires.ring(members, steps.count, steps.bytes, sent);
                 let arrives = wires.after_all_cuts(members, end);
@@ -118,6 +135,30 @@ impl Exchanges {
         (next, ended.into_iter().collect())
     }
 
+    /// A member gives up an exchange, or died; returns the bytes that it has sent.
+    pub fn withdraw(&mut self, who: WorkerId, name: Name) -> u64 {
+        let ended = self.ended.iter_mut().find(|(ended, _)| *ended == name).map(|(_, it)| it);
+        let Some(ring) = self.open.get_mut(&name).or(ended) else { return 0 };
+        let Some(rank) = ring.view.rank(who) else { return 0 };
+        let member = &mut ring.members[rank];
+        if member.withdrawn {
+            return 0;
+        }
+        member.withdrawn = true;
+        let Some(steps) = member.steps else { return 0 };
+        let sent = if ring.is_charged { steps.count } else { member.sent };
+        u64::from(sent) * steps.bytes
+    }
+
+    /// All that a member that died had sent in exchanges that have not ended for it.
+    pub fn withdraw_all(&mut self, who: WorkerId) -> Vec<(Name, u64)> {
+        let open = self.open.iter().filter(|(_, ring)| !ring.has_ended_for(who));
+        let mut names: Vec<Name> = open.map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        let sent = names.into_iter().map(|name| (name, self.withdraw(who, name)));
+        sent.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
     /// The members of an exchange in closed form, for checking that all live.
     pub fn members(&self, name: Name) -> &[WorkerId] {
         self.open.get(&name).map_or(&[], |ring| &ring.view.members)
@@ -135,17 +176,26 @@ impl Exchanges {
         let seed = self.seed;
         let ring = self.open.get_mut(&name)?;
         if let Some(meeting) = ring.meeting.take() {
-            ring.result = Some(meeting.end(seed, name));
+            ring.result = Some(meeting.end(seed, ring.view.clone(), name.1));
         }
         let result = ring.result.clone().expect("a meeting has a result");
         let member = &mut ring.members[rank];
         assert!(!member.ended, "an exchange ends once for each member");
+        if member.withdrawn {
+            return None;
+        }
         member.ended = true;
         let ticket = member.ticket.expect("a member enters before its exchange ends");
         let to = ring.view.members[rank];
         ring.ended += 1;
-        if ring.ended == ring.members.len() {
-            self.open.remove(&name);
+        if ring.ended == ring.members.len()
+            && let Some(mut ring) = self.open.remove(&name)
+        {
+            ring.result = None;
+            self.ended.push_back((name, ring));
+            if self.ended.len() > ENDED {
+                self.ended.pop_front();
+            }
         }
         Some(Ended { to, ticket, result })
     }
@@ -160,7 +210,12 @@ impl Ring {
             meeting: Some(Meeting::new(n)),
             result: None,
             ended: 0,
+            is_charged: false,
         }
+    }
+
+    fn has_ended_for(&self, who: WorkerId) -> bool {
+        self.view.rank(who).is_none_or(|rank| self.members[rank].ended)
     }
 
     fn has_all(&self, rank: usize) -> bool {
@@ -182,7 +237,7 @@ impl Ring {
         let Some(steps) = member.steps else { return vec![] };
         let (from, next) = (self.view.members[rank], (rank + 1) % n);
         let mut messages = Vec::new();
-        while member.sent < steps.count && member.sent <= member.received {
+        while !member.withdrawn && member.sent < steps.count && member.sent <= member.received {
             member.sent += 1;
             let transit = wires.send(now, from, self.view.members[next], steps.bytes);
             messages.push(RingMessage { name, from, to: Some(next as u32), transit });

@@ -2,17 +2,27 @@
 //!
 //! Only a simulator can profit: it runs many workers in one process, and synchronous ones hold equal replicas.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use paceline_learn::Vector;
 use paceline_runtime::Sum;
-use paceline_runtime::edge::Replica;
+use paceline_runtime::edge::{Replica, Shareable};
 use paceline_runtime::journal::fingerprint;
 
 #[derive(Default)]
 pub struct Memo {
     descents: Vec<Descent>,
-    fingerprint: Option<(Arc<Vector>, u64)>,
+    shared: VecDeque<Shared>,
+    fingerprints: VecDeque<(Arc<Vector>, u64)>,
+}
+
+/// What equal members have computed alike.
+struct Shared {
+    before: Shareable,
+    along: Option<Arc<Sum>>,
+    step: u64,
+    after: Shareable,
 }
 
 struct Descent {
@@ -24,6 +34,9 @@ struct Descent {
 
 /// Members of one exchange take their steps within a round, so a few descents are enough.
 const DESCENTS: usize = 4;
+/// Members may be at different local steps of a round; each step changes what they agree on.
+const SHARED: usize = 64;
+const FINGERPRINTS: usize = 4;
 
 impl Memo {
     /// The replica after a step along `along`; `step` computes it unless an equal replica has just
@@ -52,14 +65,41 @@ impl Memo {
         after
     }
 
-    pub fn fingerprint(&mut self, params: &Arc<Vector>) -> u64 {
-        match &self.fingerprint {
-            Some((known, print)) if Arc::ptr_eq(known, params) => *print,
-            _ => {
-                let print = fingerprint(params);
-                self.fingerprint = Some((params.clone(), print));
-                print
-            }
+    /// What `make` computes, unless an equal member has just computed the same.
+    pub fn once(
+        &mut self,
+        before: &Shareable,
+        along: Option<&Arc<Sum>>,
+        step: u64,
+        make: &mut dyn FnMut() -> Shareable,
+    ) -> Shareable {
+        let known = self.shared.iter().rev().find(|known| {
+            known.step == step
+                && Arc::ptr_eq(&known.before, before)
+                && known.along.as_ref().map(Arc::as_ptr) == along.map(Arc::as_ptr)
+        });
+        if let Some(known) = known {
+            return known.after.clone();
         }
+        let after = make();
+        if self.shared.len() == SHARED {
+            self.shared.pop_front();
+        }
+        let (before, along) = (before.clone(), along.cloned());
+        self.shared.push_back(Shared { before, along, step, after: after.clone() });
+        after
+    }
+
+    pub fn fingerprint(&mut self, params: &Arc<Vector>) -> u64 {
+        let known = self.fingerprints.iter().find(|(known, _)| Arc::ptr_eq(known, params));
+        if let Some((_, print)) = known {
+            return *print;
+        }
+        let print = fingerprint(params);
+        if self.fingerprints.len() == FINGERPRINTS {
+            self.fingerprints.pop_front();
+        }
+        self.fingerprints.push_back((params.clone(), print));
+        print
     }
 }

@@ -174,13 +174,15 @@ pub struct CoordinatorModel {
     pub detection: f64,
     /// How long a worker may be silent, as behind a cut, before the coordinator removes it.
     pub patience: f64,
+    /// Workers that join or leave within this time do so together.
+    pub gathering: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub away: Vec<During>,
 }
 
 impl Default for CoordinatorModel {
     fn default() -> CoordinatorModel {
-        CoordinatorModel { detection: 0.01, patience: 0.5, away: vec![] }
+        CoordinatorModel { detection: 0.01, patience: 0.5, gathering: 0.001, away: vec![] }
     }
 }
 
@@ -277,6 +279,12 @@ impl Default for Scenario {
 }
 
 impl Scenario {
+    /// Whether a member can be lost, or be taken for lost.
+    pub fn can_lose_members(&self) -> bool {
+        let churn_crashes = self.churn.as_ref().is_some_and(|churn| churn.leave_chance < 1.0);
+        churn_crashes || !self.crashes.is_empty() || self.cuts.iter().any(|cut| cut.coordinator)
+    }
+
     /// Checks what the types cannot express, such as positive numbers.
     pub fn check(&self) -> Result<(), ScenarioError> {
         if self.workers == 0 {
@@ -345,6 +353,7 @@ impl Scenario {
         }
         not_negative("coordinator.detection", self.coordinator.detection)?;
         positive("coordinator.patience", self.coordinator.patience)?;
+        not_negative("coordinator.gathering", self.coordinator.gathering)?;
         for away in &self.coordinator.away {
             not_negative("coordinator.away.from", away.from)?;
             not_negative("coordinator.away.to", away.to)?;

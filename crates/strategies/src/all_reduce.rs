@@ -19,7 +19,7 @@ pub struct AllReduce {
 
 impl Strategy for AllReduce {
     async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
-        let shares = self.batches.by_rank(&worker.view.members);
+        let shares = self.batches.by_rank(worker.members());
         let mine = worker.gradient(Share::ByRank(shares)).await;
         let total = worker.sum(mine).await?;
         worker.descend(&total);

@@ -51,8 +51,8 @@ impl Strategy for Delayed {
         Coordination::Synchronous
     }
 
-    fn lane_batch(&self) -> u64 {
-        self.batches.batch
+    fn lane_batch(&self) -> Option<u64> {
+        (self.batches.shares == Shares::Open).then_some(self.batches.batch)
     }
 
     /// Open batches have no nominal size; the learning rate may follow their moving average.
@@ -75,7 +75,7 @@ impl Delayed {
     fn base(&self, worker: &Worker) -> Share {
         match self.batches.shares {
             Shares::Open => Share::Lane(self.batches.batch),
-            _ => Share::ByRank(self.batches.by_rank(&worker.view.members)),
+            _ => Share::ByRank(self.batches.by_rank(worker.members())),
         }
     }
 }

@@ -30,7 +30,7 @@ impl Strategy for ElasticAverage {
         worker.descend_alone(&mine);
 
         // x <- x + part (center - sent), also when the server is lost: then there is no pull.
-        let (center, part) = (answer?, self.part(worker.view.members.len()));
+        let (center, part) = (answer?, self.part(worker.members().len()));
         add_scaled(worker.params_mut(), part, &center);
         add_scaled(worker.params_mut(), -part, &sent);
         Ok(())

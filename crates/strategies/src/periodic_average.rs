@@ -26,8 +26,8 @@ impl Strategy for PeriodicAverage {
         let steps = self.period.steps(&clock_of_decay(worker));
         let (samples, made) = self.learn_alone(worker, steps).await;
 
-        let nominal = self.nominal_batch(worker.view.members.len()) * steps as f64;
-        let weight = samples as f64 * worker.view.members.len() as f64 / nominal;
+        let nominal = self.nominal_batch(worker.members().len()) * steps as f64;
+        let weight = samples as f64 * worker.members().len() as f64 / nominal;
         let average = worker.average(weight).await?;
         if self.period.reads_variance() {
             // The paper bounds the variance of parameters; the drift of buffers is unrelated to the rate.
@@ -73,7 +73,7 @@ impl PeriodicAverage {
             if !worker.has_free_samples() {
                 return (samples, made);
             }
-            let shares = self.batches.by_rank(&worker.view.members);
+            let shares = self.batches.by_rank(worker.members());
             if let Some(mine) = worker.gradient(Share::ByRank(shares)).await {
                 samples += mine.gradient.samples;
                 worker.descend_alone(&mine);
@@ -90,7 +90,7 @@ fn clock(worker: &Worker) -> Clock {
         samples_per_epoch: worker.plan.samples_per_epoch,
         rate: worker.rate(),
         rate_first: worker.rate_at_peak(),
-        members: worker.view.members.len(),
+        members: worker.members().len(),
     }
 }
 

@@ -159,6 +159,7 @@ mod tests {
             staleness: 0,
             rate: 0.5,
             round: None,
+            result: None,
         }
     }
 

@@ -60,7 +60,9 @@ impl Intervals {
                 let compute = line.at.saturating_sub(*since).saturating_mul(times);
                 self.current.compute = self.current.compute.saturating_add(compute);
             }
-            Record::Exchanged { bytes, .. } | Record::Sent { bytes, .. } => {
+            Record::Exchanged { bytes, .. }
+            | Record::Interrupted { bytes, .. }
+            | Record::Sent { bytes, .. } => {
                 self.bytes_total = self.bytes_total.saturating_add(bytes.saturating_mul(times));
             }
             Record::Applied { spans, loss_sum, rate, .. } if new > 0 => {

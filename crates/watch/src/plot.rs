@@ -212,7 +212,16 @@ mod tests {
                 let (version, staleness, rate) = (round, 0, 0.1);
                 read(
                     end,
-                    Record::Applied { who, version, spans, loss_sum, staleness, rate, round: None },
+                    Record::Applied {
+                        who,
+                        version,
+                        spans,
+                        loss_sum,
+                        staleness,
+                        rate,
+                        round: None,
+                        result: None,
+                    },
                 );
                 read(end, Record::Committed { who, round, fingerprint: None });
             }

@@ -85,7 +85,9 @@ impl Reader for Report {
                 let all = self.computed.entry(*who).or_default();
                 *all = all.saturating_add(samples);
             }
-            Record::Exchanged { bytes, .. } | Record::Sent { bytes, .. } => {
+            Record::Exchanged { bytes, .. }
+            | Record::Interrupted { bytes, .. }
+            | Record::Sent { bytes, .. } => {
                 self.sent(line.at, *bytes);
             }
             Record::Applied { staleness, .. } => self.staleness.add(line.at, *staleness as f64),

@@ -30,8 +30,16 @@ pub fn two_workers(rounds: u64) -> Vec<Line> {
             let (spans, loss_sum) =
                 (Spans::one(20 * round, 20 * round + 20), 20.0 / (1 + round) as f64);
             let (version, staleness, rate) = (round, 0, 0.25);
-            let applied =
-                Record::Applied { who, version, spans, loss_sum, staleness, rate, round: None };
+            let applied = Record::Applied {
+                who,
+                version,
+                spans,
+                loss_sum,
+                staleness,
+                rate,
+                round: None,
+                result: None,
+            };
             lines.push(line(start + 10, applied));
             lines.push(line(start + 10, Record::Committed { who, round, fingerprint: None }));
         }

@@ -12,7 +12,7 @@ use paceline_runtime::codec::Payload;
 use paceline_runtime::coordination::Word;
 use paceline_runtime::edge::{Action, ClusterOutput, Event, News};
 use paceline_runtime::wire::{Entry, Tail};
-use paceline_runtime::{Cluster, Coordination, Line, Record, Spans, Ticket, View, WorkerId};
+use paceline_runtime::{Cluster, Line, Record, Spans, Ticket, View, WorkerId};
 
 use super::fit::{Point, Spread};
 use crate::error::RunError;
@@ -128,14 +128,18 @@ const PAUSE: Duration = Duration::from_millis(2);
 fn sums(prepared: &Prepared, members: u32, lengths: &[usize], turns: usize) -> Vec<Vec<f64>> {
     let hub = hub(prepared, members, vec![]);
     let members: Vec<WorkerId> = (0..members).map(WorkerId).collect();
-    let view = Arc::new(View { number: 1, members: members.clone() });
+    let view = Arc::new(View { incarnation: 1, number: 1, members: members.clone() });
     let rounds = turns * lengths.len();
     let member = |id: WorkerId| {
         let mut probe = Probe::new(&hub, id);
         let round = |number: usize| {
             let payload = Payload::Dense(vec![1e-3; lengths[number % lengths.len()]]);
             std::thread::sleep(PAUSE);
-            probe.exchange(&view, number as u64, Entry::Sum { payload, tail: Tail::default() })
+            probe.exchange(
+                &view,
+                number as u64,
+                Entry::Sum { payload: Arc::new(payload), tail: Tail::default() },
+            )
         };
         (0..rounds).map(round).collect::<Vec<(Instant, Instant)>>()
     };
@@ -201,8 +205,7 @@ fn hub_with_outputs(
         workers,
         compute: prepared.task.compute(prepared.plan.seed),
         samples_total: prepared.plan.samples_total,
-        center_applies: prepared.strategy().coordination()
-            == Coordination::Centered { applies_samples: true },
+        coordination: prepared.strategy().coordination(),
         done: Spans::new(),
         pace,
     })

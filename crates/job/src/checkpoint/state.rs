@@ -143,6 +143,8 @@ impl State {
             Ok::<_, FileProblem>(Published {
                 params: find(&center.params)?,
                 optimizer: center.optimizer.join(find)?,
+                // Views are counted from the start of a run, and so are servers.
+                reign: 0,
                 version: center.version,
                 done: Arc::new(center.done.clone()),
             })

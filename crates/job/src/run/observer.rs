@@ -197,7 +197,7 @@ impl<'a> Observer<'a> {
             stopped: false,
             rounds: totals.rounds(),
             samples: ledger.done,
-            samples_wasted: totals.samples_rolled_back + totals.tally.wasted(),
+            samples_wasted: totals.tally.wasted(),
             epochs: ledger.done as f64 / prepared.plan.samples_per_epoch as f64,
             bytes_sent: totals.bytes_sent,
             loss: totals.curve.last().unwrap_or(f64::NAN),

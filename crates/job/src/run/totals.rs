@@ -12,7 +12,6 @@ pub struct RunTotals {
     /// When the coordinator declared the job over.
     pub over: Option<Duration>,
     pub tally: SampleTally,
-    pub samples_rolled_back: u64,
     pub bytes_sent: u64,
     pub rounds: u64,
     steps: u64,
@@ -87,7 +86,9 @@ impl Reader for RunTotals {
                 let wait = Wait { who: *who, entered, blocked, ended };
                 self.exchanged((*view, *exchange), wait);
             }
-            Record::Sent { bytes, .. } => self.bytes_sent += bytes,
+            Record::Sent { bytes, .. } | Record::Interrupted { bytes, .. } => {
+                self.bytes_sent += bytes;
+            }
             Record::Waited { whom, since, who } if whom != who => {
                 *self.waited_for.entry(*whom).or_default() += line.at.saturating_sub(*since);
             }
@@ -106,7 +107,6 @@ impl Reader for RunTotals {
                 self.curve = Curve::new(self.tally.samples_per_epoch);
             }
             Record::Over => self.over = Some(line.at),
-            Record::RolledBack { samples, .. } => self.samples_rolled_back += samples,
             Record::Note { name, value, .. } => {
                 let note = self.notes.entry(name.clone()).or_default();
                 *note = (note.0 + value, note.1 + 1);

@@ -1,6 +1,7 @@
 //! The arithmetic of a sum over members, the same in every cluster.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use paceline_learn::{Dice, Vector};
 
@@ -15,7 +16,7 @@ use super::{Payload, half, quantize};
 #[derive(Debug)]
 pub struct Adding {
     /// By rank: parts that wait for one of lower rank.
-    waiting: Vec<Option<Payload>>,
+    waiting: Vec<Option<Arc<Payload>>>,
     /// How many ranks have been added.
     passed: usize,
     /// How many of them had something to add.
@@ -41,22 +42,26 @@ impl Adding {
     }
 
     /// Adds a member's part; an empty one adds nothing.
-    pub fn enter(&mut self, rank: usize, part: Payload) {
+    pub fn enter(&mut self, rank: usize, part: Arc<Payload>) {
         assert!(rank >= self.passed && self.waiting[rank].is_none(), "a member enters a sum once");
         self.waiting[rank] = Some(part);
         let ready = self.waiting[self.passed..].iter_mut().map_while(Option::take);
-        let mut ready: Vec<Payload> = ready.collect();
+        let mut ready: Vec<Arc<Payload>> = ready.collect();
         self.passed += ready.len();
         ready.retain(|part| !part.is_empty());
         self.parts += ready.len();
         let mut ready = ready.into_iter();
         if self.total.is_none() {
-            self.total = ready.next().map(|first| (Kind::of(&first), first.into_vector()));
+            let first = ready.next();
+            self.total = first.map(|first| {
+                // Copied if its member keeps it, to enter again should another member be lost.
+                (Kind::of(&first), Arc::unwrap_or_clone(first).into_vector())
+            });
         }
         self.add(ready.as_slice());
     }
 
-    fn add(&mut self, parts: &[Payload]) {
+    fn add(&mut self, parts: &[Arc<Payload>]) {
         let Some((kind, total)) = &mut self.total else { return };
         assert!(
             parts.iter().all(|part| Kind::of(part) == *kind && part.len() == total.len()),

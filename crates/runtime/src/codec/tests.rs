@@ -38,7 +38,7 @@ fn sum_of(parts: &[Payload]) -> Vector {
 /// The sum of parts that come in this order of ranks.
 fn sum(parts: &[Payload], order: impl IntoIterator<Item = usize>, dice: &mut Dice) -> Vector {
     let mut adding = Adding::new(parts.len());
-    order.into_iter().for_each(|rank| adding.enter(rank, parts[rank].clone()));
+    order.into_iter().for_each(|rank| adding.enter(rank, std::sync::Arc::new(parts[rank].clone())));
     adding.finish(dice)
 }
 

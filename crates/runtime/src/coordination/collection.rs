@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use super::messages::Collected;
 use crate::ids::WorkerId;
 use crate::spans::Spans;
@@ -10,7 +12,7 @@ use crate::view::View;
 /// The number of the last part that an asynchronous worker hands in.
 pub const LAST: u64 = u64::MAX;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Collection {
     wishes: u64,
     /// A snapshot was asked for and is not complete yet.
@@ -18,9 +20,10 @@ pub struct Collection {
     open: Option<Open>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Open {
     number: u64,
+    digest: u64,
     done: Spans,
     handed_in: BTreeSet<WorkerId>,
 }
@@ -47,56 +50,72 @@ impl Collection {
         }
     }
 
-    /// A member has handed in its part; returns the snapshot if it was the last one missing. `agreed` is
-    /// what is in all replicas, if the members know it; `done` what asynchronous workers have applied so far.
+    /// A member has handed in its part; returns the snapshot if it was the last one missing. `done`: what
+    /// asynchronous workers have applied so far.
     pub fn on_part(
         &mut self,
         view: &View,
         done: &Spans,
         who: WorkerId,
-        (number, agreed): (u64, Option<Spans>),
+        part: Part,
     ) -> Option<Collected> {
+        let Part { number, digest, agreed } = part;
         if self.open.as_ref().is_some_and(|open| open.number > number) || !view.has(who) {
             return None;
         }
-        if self.open.as_ref().is_none_or(|open| open.number < number) {
+        // Parts of different states do not make a snapshot; the newest one counts.
+        if self.open.as_ref().is_none_or(|open| open.number < number || open.digest != digest) {
             let done = agreed.unwrap_or_else(|| done.clone());
-            self.open = Some(Open { number, done, handed_in: BTreeSet::new() });
+            self.open = Some(Open { number, digest, done, handed_in: BTreeSet::new() });
         }
         let open = self.open.as_mut()?;
         open.handed_in.insert(who);
         if open.handed_in.len() < view.members.len() {
             return None;
         }
-        let Open { number, done, handed_in } = self.open.take()?;
+        let Open { number, done, handed_in, .. } = self.open.take()?;
         self.is_wished = false;
         Some(Collected { number, members: handed_in.into_iter().collect(), done })
     }
 
     /// The members, or the samples in their replicas, have changed, so an open snapshot can no longer be
-    /// completed.
-    pub fn drop_open(&mut self) {
+    /// completed. Returns the number of the next one if a wish stands.
+    pub fn wish_again(&mut self) -> Option<u64> {
         self.open = None;
-        self.is_wished = false;
+        self.wishes += u64::from(self.is_wished);
+        self.is_wished.then_some(self.wishes)
     }
+}
+
+/// A member's part of a snapshot, by name: its vectors are elsewhere.
+pub struct Part {
+    pub number: u64,
+    /// Parts belong together only if this is equal; 0 if the members agree on nothing.
+    pub digest: u64,
+    /// What is in all replicas, if the members know it.
+    pub agreed: Option<Spans>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn part(number: u64) -> Part {
+        Part { number, digest: 0, agreed: None }
+    }
+
     #[test]
     fn a_snapshot_holds_what_each_worker_applied_before_its_part_and_nothing_later() {
         let [a, b] = [WorkerId(0), WorkerId(1)];
-        let view = View { number: 1, members: vec![a, b] };
+        let view = View { number: 1, members: vec![a, b], ..View::default() };
         let mut collection = Collection::default();
         assert_eq!(collection.wish(), Some(1));
 
-        assert!(collection.on_part(&view, &Spans::one(0, 4), a, (1, None)).is_none());
+        assert!(collection.on_part(&view, &Spans::one(0, 4), a, part(1)).is_none());
         collection.on_done(a, &Spans::one(4, 6));
         collection.on_done(b, &Spans::one(6, 9));
         assert_eq!(collection.wish(), None, "one is being collected");
-        let collected = collection.on_part(&view, &Spans::one(0, 9), b, (1, None));
+        let collected = collection.on_part(&view, &Spans::one(0, 9), b, part(1));
 
         let collected = collected.expect("both have handed in");
         assert_eq!(collected.done.intervals(), [(0, 4), (6, 9)]);
@@ -107,15 +126,15 @@ mod tests {
     #[test]
     fn a_newer_snapshot_replaces_an_incomplete_one() {
         let [a, b] = [WorkerId(0), WorkerId(1)];
-        let view = View { number: 1, members: vec![a, b] };
+        let view = View { number: 1, members: vec![a, b], ..View::default() };
         let mut collection = Collection::default();
         let none = Spans::new();
 
-        assert!(collection.on_part(&view, &none, a, (1, None)).is_none());
-        assert!(collection.on_part(&view, &none, a, (LAST, None)).is_none());
-        assert!(collection.on_part(&view, &none, b, (1, None)).is_none());
+        assert!(collection.on_part(&view, &none, a, part(1)).is_none());
+        assert!(collection.on_part(&view, &none, a, part(LAST)).is_none());
+        assert!(collection.on_part(&view, &none, b, part(1)).is_none());
 
-        let collected = collection.on_part(&view, &none, b, (LAST, None));
+        let collected = collection.on_part(&view, &none, b, part(LAST));
         assert_eq!(collected.expect("both have").number, LAST);
     }
 }

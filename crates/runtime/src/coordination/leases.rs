@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use super::messages::Lease;
 use crate::ids::WorkerId;
 use crate::ledger::Ledger;
 use crate::spans::Spans;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Leases {
     ledger: Ledger,
     holders: BTreeMap<WorkerId, Spans>,
@@ -75,10 +77,14 @@ impl Leases {
         self.restoring = true;
     }
 
-    pub fn restored(&mut self, done: Spans) {
+    /// Exactly these samples are applied. What workers hold besides stays theirs, and is returned: a worker may
+    /// believe that some of it was applied to the center that is lost.
+    pub fn restored(&mut self, done: Spans) -> Vec<(WorkerId, Spans)> {
         self.holders.values_mut().for_each(|held| held.subtract(&done));
         self.ledger.restore(done);
         self.restoring = false;
+        let held = self.holders.iter().filter(|(_, held)| !held.is_empty());
+        held.map(|(who, held)| (*who, held.clone())).collect()
     }
 
     /// Ends the job where it is: no more samples are leased.

@@ -1,6 +1,8 @@
 //! What the coordinator is told, and what it answers: plain, serialisable data without vectors.
 
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,19 +11,33 @@ use crate::journal::Record;
 use crate::spans::Spans;
 use crate::view::View;
 
+/// How the members of a strategy coordinate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Coordination {
+    /// All members exchange with each other: an exchange is a transaction, tried again when a member is lost.
+    Synchronous,
+    /// No worker waits for all others.
+    Asynchronous,
+    /// As `Asynchronous`, around a center at the view's first member. `applies_samples`: samples are applied to
+    /// the center, not to the workers' replicas.
+    Centered { applies_samples: bool },
+}
+
 /// Everything that the coordinator can be told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Input {
-    /// A worker wants to take part.
-    Hello(WorkerId),
+    /// A worker wants to take part; [`Output::admitted`] is its id.
+    Hello,
     /// A worker is alive.
     Beat(WorkerId),
-    /// The connection to a worker broke.
+    /// The connection to a worker broke for good.
     Lost(WorkerId),
     /// Time has passed.
     Tick,
-    /// A worker says something.
-    Word { from: WorkerId, word: Word },
+    /// A worker says something. Words of a worker are numbered from 1, so that one that is sent again after a
+    /// broken connection counts once; 0: the cluster never repeats a word.
+    Word { from: WorkerId, number: u64, word: Word },
     /// The user asks that the job end.
     Stop,
     /// The user asks for a snapshot.
@@ -37,10 +53,18 @@ pub enum Word {
     Done { spans: Spans },
     /// These were leased to `holder` and will not be used.
     Return { holder: WorkerId, spans: Spans },
-    /// The center is back, in the state in which exactly these samples had been applied.
-    Restored { done: Spans },
+    /// The center is back, in the state in which exactly these samples had been applied. `reign`: the number of
+    /// the view that made this worker the server.
+    Restored { reign: u64, done: Spans },
+    /// It holds what all members of this view agree on (or, asynchronous, has adopted a replica), after
+    /// `exchange` completed exchanges.
+    Settled { view: u64, exchange: u64 },
+    /// Messages to and from this member do not pass.
+    Suspect { peer: WorkerId, view: u64 },
+    /// Members that should agree after this exchange do not.
+    Disagreed { exchange: u64, workers: Vec<WorkerId> },
     /// It has handed in its part of a snapshot. `done`: the samples in all replicas, if all members know them.
-    HandedIn { snapshot: u64, done: Option<Spans> },
+    HandedIn { snapshot: u64, digest: u64, done: Option<Spans> },
     /// It has nothing left to do.
     Finished,
     /// It wants to leave.
@@ -52,9 +76,22 @@ pub enum Word {
 /// What the coordinator tells a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Order {
-    /// The view to enter next. `lost` are the workers that are gone since the last view and did not say
-    /// goodbye. Every member receives every view, in order.
+    /// The members begin here, from the same initial state, or from the snapshot that the job was resumed with.
+    Start { view: Arc<View> },
+    /// A view that is in force at once: after a loss, or of asynchronous workers. `lost` are the workers that are
+    /// gone since the last view and did not say goodbye. Every member receives every view, in order.
     View { view: Arc<View>, lost: Arc<Vec<WorkerId>> },
+    /// Synchronous workers: a view that joins or leaves make. Its members board it at a boundary between
+    /// rounds, all at the same one.
+    Plan { view: Arc<View> },
+    /// All members of the planned view have boarded it: it is in force, and workers that are not in it may go.
+    Go { view: u64 },
+    /// An asynchronous worker that said goodbye owes nothing any more.
+    Released,
+    /// The coordinator counts this worker as lost. It must drop everything and may join anew.
+    PutOut { why: String },
+    /// The restored center does not hold these samples, which were leased to this worker.
+    Missing { spans: Spans },
     /// The answer to [`Word::Lease`].
     Lease { request: u64, lease: Lease },
     /// End the job after this round.
@@ -83,47 +120,72 @@ pub enum Lease {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use]
 pub struct Output {
-    /// Decisions that a restarted coordinator must still know.
-    pub log: Vec<Decision>,
-    pub orders: Vec<(WorkerId, Order)>,
+    /// What a restarted coordinator must still know. Empty unless [`Rules::keeps_log`](super::Rules::keeps_log).
+    pub log: Vec<Entry>,
+    pub orders: Vec<Addressed>,
     /// Lines for the journal.
     pub records: Vec<Record>,
     /// A snapshot of which all members have handed in their parts.
     pub snapshot: Option<Collected>,
+    /// The id of the worker that said hello.
+    pub admitted: Option<WorkerId>,
+    /// The coordinator wants an [`Input::Tick`] at this time.
+    pub wake: Option<Duration>,
+    /// The words of this worker are logged up to this number: it need not send them again.
+    pub acknowledged: Option<(WorkerId, u64)>,
 }
 
-/// A decision that workers may have acted upon, so that it must outlive the coordinator's process. Heartbeats
-/// and ticks are volatile and appear nowhere. Nothing replays decisions yet.
+/// An order and its receiver. Orders to one worker are numbered from 1 if the coordinator keeps a log, so that one
+/// that is sent again counts once; 0: it is sent once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Decision {
-    View {
-        view: Arc<View>,
-        lost: Arc<Vec<WorkerId>>,
+pub struct Addressed {
+    pub to: WorkerId,
+    pub number: u64,
+    pub order: Order,
+}
+
+/// An input that changes what the coordinator must remember. Replaying all entries gives the same state:
+/// heartbeats, ticks and times appear nowhere.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Entry {
+    /// The coordinator started, for the first time or again.
+    Started,
+    /// A worker joined and was given the next id.
+    Joined,
+    /// Workers that wait to join or to leave are taken together into a plan.
+    Planned,
+    Lost {
+        workers: Vec<WorkerId>,
+        why: Why,
     },
-    Leased {
-        to: WorkerId,
-        spans: Spans,
-    },
-    Done {
-        by: WorkerId,
-        spans: Spans,
-    },
-    Returned {
-        holder: WorkerId,
-        spans: Spans,
-    },
-    Freed {
-        who: WorkerId,
-    },
-    /// Exactly these samples count as applied.
-    Restored {
-        done: Spans,
-    },
-    SaveWished {
+    Word {
+        from: WorkerId,
         number: u64,
+        word: Word,
     },
     Stopped,
-    Over,
+    SaveWished,
+}
+
+/// Why the coordinator counts workers as lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Why {
+    /// Their connection broke.
+    Disconnected,
+    /// They sent no heartbeat for longer than the patience.
+    Silent,
+    /// Peers could not reach them.
+    Suspected,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::Disconnected => "lost",
+            Why::Silent => "silent for too long",
+            Why::Suspected => "out of reach of other members",
+        })
+    }
 }
 
 /// A snapshot whose parts are all there.

@@ -10,17 +10,29 @@ use crate::coordination::{Lease, Order};
 use crate::edge::News;
 use crate::exchange::Sum;
 use crate::ids::{Ticket, WorkerId};
+use crate::spans::Spans;
 use crate::view::View;
 use crate::wire::{Letter, Mailbox, Message, Published, SharedState, Standing};
 
 #[derive(Default)]
 pub struct Inbox {
+    /// The newest view in force that this worker has heard of.
     pub view: Option<Arc<View>>,
+    /// The newest view in which members begin from the initial state.
+    pub start: Option<Arc<View>>,
+    /// The newest planned view.
+    pub plan: Option<Arc<View>>,
     /// The views received and still needed, by number; see [`forget_views`](Self::forget_views).
     pub views: BTreeMap<u64, Arc<View>>,
     /// Four bytes for each worker that was ever lost: a letter from one may still arrive.
     pub lost: BTreeSet<WorkerId>,
     pub over: bool,
+    /// The coordinator counts this worker as lost.
+    pub put_out: bool,
+    /// This worker said goodbye and owes nothing any more.
+    pub released: bool,
+    /// Leased samples that a restored center does not hold.
+    pub missing: Spans,
     pub stop_ordered: bool,
     pub leave_ordered: bool,
     /// The number of the newest snapshot asked for.
@@ -30,12 +42,15 @@ pub struct Inbox {
     pub serving: bool,
     /// Requests whose answer is still wanted; any other answer is dropped on arrival.
     open: Vec<Ticket>,
+    /// Those of them that ask for an exchange.
+    exchanges: Vec<Ticket>,
     gradients: BTreeMap<Ticket, Gradient>,
     sums: BTreeMap<Ticket, Arc<Sum>>,
     gathered: BTreeMap<Ticket, Arc<Vec<Standing>>>,
     values: BTreeMap<Ticket, Option<Published>>,
     leases: BTreeMap<Ticket, Lease>,
     shared_states: Vec<(WorkerId, u64, Arc<SharedState>)>,
+    results: Vec<(WorkerId, u64, Arc<Sum>)>,
     centers: VecDeque<(WorkerId, CenterReply)>,
     messages: VecDeque<(WorkerId, Message)>,
     server_mail: VecDeque<(WorkerId, Letter)>,
@@ -43,7 +58,7 @@ pub struct Inbox {
 }
 
 /// The center, as a server answers with it.
-pub type CenterReply = (Arc<paceline_learn::Vector>, u64, Arc<crate::spans::Spans>);
+pub type CenterReply = Published;
 
 impl Inbox {
     pub(super) fn deliver(&mut self, news: News) {
@@ -80,8 +95,11 @@ impl Inbox {
     fn deliver_letter(&mut self, from: WorkerId, letter: Letter) {
         match letter {
             Letter::SharedState { view, state } => self.shared_states.push((from, view, state)),
-            Letter::Center { params, version, done } => {
-                self.centers.push_back((from, (params, version, done)));
+            Letter::Result { view, sum } => self.results.push((from, view, sum)),
+            Letter::Center { params, reign, version, done } => {
+                let optimizer = Arc::default();
+                let center = Published { params, optimizer, reign, version, done };
+                self.centers.push_back((from, center));
             }
             Letter::Message { to: Mailbox::Worker, message } => {
                 self.messages.push_back((from, message));
@@ -89,6 +107,7 @@ impl Inbox {
             Letter::Message { to: Mailbox::Server, .. }
             | Letter::Gradient { .. }
             | Letter::Idle
+            | Letter::Newcomer
             | Letter::Handover { .. } => self.server_mail.push_back((from, letter)),
         }
     }
@@ -99,15 +118,30 @@ impl Inbox {
                 self.lost.extend(lost.iter());
                 if !lost.is_empty() {
                     self.shared_states.retain(|(from, ..)| !self.lost.contains(from));
+                    self.results.retain(|(from, ..)| !self.lost.contains(from));
                     self.centers.retain(|(from, _)| !self.lost.contains(from));
                     self.messages.retain(|(from, _)| !self.lost.contains(from));
                     self.server_mail.retain(|(from, _)| !self.lost.contains(from));
                 }
-                self.views.insert(view.number, view.clone());
-                if self.view.as_ref().is_none_or(|old| old.number < view.number) {
-                    self.view = Some(view);
+                // Nothing completes any more in a view that this one replaces.
+                for ticket in std::mem::take(&mut self.exchanges) {
+                    self.close(ticket);
+                }
+                self.in_force(view);
+            }
+            Order::Start { view } => {
+                self.start = Some(view.clone());
+                self.in_force(view);
+            }
+            Order::Plan { view } => self.plan = Some(view),
+            Order::Go { view: number } => {
+                if let Some(plan) = self.plan.clone().filter(|plan| plan.number == number) {
+                    self.in_force(plan);
                 }
             }
+            Order::PutOut { .. } => self.put_out = true,
+            Order::Released => self.released = true,
+            Order::Missing { spans } => self.missing.add(&spans),
             Order::Lease { request, lease } => {
                 if self.close(Ticket(request)) {
                     self.leases.insert(Ticket(request), lease);
@@ -121,14 +155,44 @@ impl Inbox {
         }
     }
 
+    fn in_force(&mut self, view: Arc<View>) {
+        self.views.insert(view.number, view.clone());
+        if self.view.as_ref().is_none_or(|old| old.number < view.number) {
+            self.view = Some(view);
+        }
+    }
+
     pub(super) fn open(&mut self, ticket: Ticket) {
         self.open.push(ticket);
+    }
+
+    pub(super) fn open_exchange(&mut self, ticket: Ticket) {
+        self.open.push(ticket);
+        self.exchanges.push(ticket);
     }
 
     /// Whether the answer to this request is wanted; it is answered once.
     fn close(&mut self, ticket: Ticket) -> bool {
         let found = self.open.iter().position(|open| *open == ticket);
+        if let Some(at) = self.exchanges.iter().position(|open| *open == ticket) {
+            self.exchanges.swap_remove(at);
+        }
         found.map(|at| self.open.swap_remove(at)).is_some()
+    }
+
+    /// Whether this worker has nothing to wait for any more.
+    pub fn has_ended(&self) -> bool {
+        self.over || self.put_out
+    }
+
+    /// The number of the newest view in force.
+    pub fn view_number(&self) -> u64 {
+        self.view.as_ref().map_or(0, |view| view.number)
+    }
+
+    /// The newest plan, unless a view in force is newer.
+    pub fn plan_due(&self) -> Option<&Arc<View>> {
+        self.plan.as_ref().filter(|plan| plan.number > self.view_number())
     }
 
     /// Gives up waiting: the answer is dropped, now or when it arrives.
@@ -146,6 +210,7 @@ impl Inbox {
             self.views = self.views.split_off(&before);
         }
         self.shared_states.retain(|(_, view, _)| *view >= before);
+        self.results.retain(|(_, view, _)| *view >= before);
     }
 
     pub fn gradient(&mut self, ticket: Ticket) -> Option<Gradient> {
@@ -173,11 +238,26 @@ impl Inbox {
         self.leases.remove(&ticket)
     }
 
+    /// The samples of a lease that has arrived; it stays in the inbox.
+    pub fn known_lease(&self, ticket: Ticket) -> Option<Spans> {
+        match self.leases.get(&ticket) {
+            Some(Lease::Yours { spans, .. }) => Some(spans.clone()),
+            _ => None,
+        }
+    }
+
     /// What `source` sent to newcomers of this view.
     pub fn shared_state(&mut self, source: WorkerId, view: u64) -> Option<Arc<SharedState>> {
         let is_it = |(from, of, _): &(WorkerId, u64, _)| *from == source && *of == view;
         let at = self.shared_states.iter().position(is_it)?;
         Some(self.shared_states.swap_remove(at).2)
+    }
+
+    /// The result that `source` sent to members that missed it, in this view.
+    pub fn result(&mut self, source: WorkerId, view: u64) -> Option<Arc<Sum>> {
+        let is_it = |(from, of, _): &(WorkerId, u64, _)| *from == source && *of == view;
+        let at = self.results.iter().position(is_it)?;
+        Some(self.results.swap_remove(at).2)
     }
 
     /// The oldest answer of `server`.
@@ -216,9 +296,9 @@ impl Inbox {
         self.server_mail.clear();
     }
 
-    /// Whether a member of `view` is lost, so that its exchanges cannot end.
-    pub fn has_lost_one_of(&self, view: &View) -> bool {
-        !self.lost.is_empty() && view.members.iter().any(|member| self.lost.contains(member))
+    /// Whether this worker hosts the center, as far as is known.
+    pub fn is_server(&self, who: WorkerId) -> bool {
+        self.view.as_ref().is_some_and(|view| view.members.first() == Some(&who))
     }
 
     pub fn is_member(&self, who: WorkerId) -> bool {

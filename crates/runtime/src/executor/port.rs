@@ -1,5 +1,6 @@
 //! One worker's access to the executor and its cluster.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::inbox::Inbox;
 use super::waiting::{Interrupt, Wanted};
 use super::{Shared, Task};
 use crate::coordination::Word;
-use crate::edge::{Action, Replica};
+use crate::edge::{Action, Replica, Shareable};
 use crate::exchange::Sum;
 use crate::ids::{Ticket, WorkerId};
 use crate::journal::Record;
@@ -91,7 +92,11 @@ impl Port {
     }
 
     pub fn exchange(&self, view: Arc<View>, number: u64, entry: Entry) -> Ticket {
-        self.ask(|ticket| Action::Exchange { ticket, view, number, entry })
+        let mut shared = self.shared.borrow_mut();
+        let ticket = Ticket(shared.next_serial());
+        self.inbox.borrow_mut().open_exchange(ticket);
+        shared.cluster.submit(self.worker, Action::Exchange { ticket, view, number, entry });
+        ticket
     }
 
     pub fn lease(&self, samples: u64) -> Ticket {
@@ -120,7 +125,8 @@ impl Port {
             if let Some(value) = inbox.value(ticket) {
                 return Some(value.ok_or(Interrupt::PeerLost));
             }
-            (inbox.lost.contains(&from) || inbox.over).then(|| {
+            let is_gone = inbox.lost.contains(&from) || !inbox.is_member(from);
+            (is_gone || inbox.has_ended()).then(|| {
                 inbox.abandon(ticket);
                 Err(Interrupt::PeerLost)
             })
@@ -149,6 +155,34 @@ impl Port {
         step: &dyn Fn(&Replica) -> Replica,
     ) -> Replica {
         self.shared.borrow_mut().cluster.descend(before, along, rate, step)
+    }
+
+    /// Computes what all members compute alike; see [`Cluster::once`](crate::edge::Cluster::once).
+    pub fn once<T: Any + Send + Sync, U: Any + Send + Sync>(
+        &self,
+        before: &Arc<T>,
+        along: Option<&Arc<Sum>>,
+        step: u64,
+        make: impl FnOnce() -> U,
+    ) -> Arc<U> {
+        let before: Shareable = before.clone();
+        let mut make = Some(make);
+        let mut make = || -> Shareable { Arc::new((make.take().expect("it is made once"))()) };
+        let after = self.shared.borrow_mut().cluster.once(&before, along, step, &mut make);
+        after.downcast().expect("a step has one type")
+    }
+
+    /// Withdraws from an exchange that cannot end any more.
+    pub fn withdraw(&self, view: u64, exchange: u64) {
+        let bytes = self.shared.borrow_mut().cluster.withdraw(self.worker, view, exchange);
+        if bytes > 0 {
+            let who = self.worker;
+            self.record(Record::Interrupted { who, view, exchange, bytes });
+        }
+    }
+
+    pub fn can_lose_members(&self) -> bool {
+        self.shared.borrow().cluster.can_lose_members()
     }
 
     pub fn fingerprint(&self, params: &Arc<Vector>) -> u64 {

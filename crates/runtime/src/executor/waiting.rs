@@ -11,7 +11,7 @@ pub enum Interrupt {
     ViewChanged,
     #[error("the peer that was to answer is no longer a member")]
     PeerLost,
-    #[error("the job is over")]
+    #[error("the job is over, or goes on without this worker")]
     Over,
 }
 
@@ -21,6 +21,8 @@ pub enum Wanted {
     Gradient,
     Exchange { view: u64, number: u64 },
     SharedState { from: WorkerId },
+    Result { from: WorkerId },
+    Go { view: u64 },
     Letter { from: Option<WorkerId> },
     Value { from: WorkerId },
     Lease,
@@ -33,8 +35,10 @@ impl fmt::Display for Wanted {
         match self {
             Wanted::Gradient => write!(f, "its gradient"),
             Wanted::Exchange { view, number } => {
-                write!(f, "the others in exchange {number} of view {view}")
+                write!(f, "the others in exchange {number}, in view {view}")
             }
+            Wanted::Result { from } => write!(f, "a result that worker {from} has"),
+            Wanted::Go { view } => write!(f, "the coordinator's word that view {view} is in force"),
             Wanted::SharedState { from } => write!(f, "the replica of worker {from}"),
             Wanted::Letter { from: Some(from) } => write!(f, "a message from worker {from}"),
             Wanted::Letter { from: None } => write!(f, "any message"),

@@ -30,7 +30,10 @@ impl JournalHash {
             Record::Began { version, seed, samples_total, .. } => {
                 self.numbers(&[u64::from(*version), *seed, *samples_total]);
             }
-            Record::Started { who } | Record::Crashed { who } | Record::Left { who } => {
+            Record::Started { who }
+            | Record::Crashed { who }
+            | Record::Left { who }
+            | Record::PutOut { who } => {
                 self.worker(*who);
             }
             Record::View { number, members, .. } => {
@@ -57,6 +60,10 @@ impl JournalHash {
                 self.time(*entered);
                 self.time(*blocked);
                 self.number(*bytes);
+            }
+            Record::Interrupted { who, view, exchange, bytes } => {
+                self.worker(*who);
+                self.numbers(&[*view, *exchange, *bytes]);
             }
             Record::Sent { who, to, bytes } => {
                 self.worker(*who);
@@ -88,7 +95,7 @@ impl JournalHash {
                 self.numbers(&[*view, *round]);
                 self.maybe(adopted.map(|source| u64::from(source.0)));
             }
-            Record::Restored { who, version } => {
+            Record::Restored { who, version, .. } => {
                 self.worker(*who);
                 self.number(*version);
             }
@@ -104,7 +111,12 @@ impl JournalHash {
                 self.worker(*who);
                 self.numbers(&[*rounds, *fingerprint]);
             }
-            Record::Over | Record::StartedOver => {}
+            Record::Over | Record::StartedOver | Record::Restarted => {}
+            Record::GaveUp { restarts } => self.number(u64::from(*restarts)),
+            Record::Disagreed { exchange, workers } => {
+                self.number(*exchange);
+                workers.iter().for_each(|who| self.worker(*who));
+            }
             Record::Thinned { keeping_one_in } => self.number(*keeping_one_in),
             Record::Resumed { round, version, spans, loss_first, loss_last } => {
                 self.numbers(&[*round, *version]);
@@ -189,10 +201,34 @@ fn tag(record: &Record) -> u8 {
         Record::Finished { .. } => 20,
         Record::Thinned { .. } => 21,
         Record::Resumed { .. } => 22,
+        Record::GaveUp { .. } => 23,
+        Record::Disagreed { .. } => 24,
+        Record::PutOut { .. } => 25,
+        Record::Restarted => 26,
+        Record::Interrupted { .. } => 27,
     }
 }
 
 /// A short name for a replica's exact bits.
 pub fn fingerprint(params: &[f32]) -> u64 {
     params.iter().fold(params.len() as u64, |hash, x| mix(hash ^ u64::from(x.to_bits())))
+}
+
+/// A checksum of a vector's bits at memory speed: eight independent chains hide the latency of a multiplication.
+pub fn checksum(values: &[f32]) -> u64 {
+    const CHAINS: usize = 8;
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let step =
+        |chain: u64, x: f32| (chain.rotate_left(23) ^ u64::from(x.to_bits())).wrapping_mul(FACTOR);
+    let mut chains = [values.len() as u64; CHAINS];
+    let mut blocks = values.chunks_exact(CHAINS);
+    for block in &mut blocks {
+        for (chain, x) in chains.iter_mut().zip(block) {
+            *chain = step(*chain, *x);
+        }
+    }
+    for (chain, x) in chains.iter_mut().zip(blocks.remainder()) {
+        *chain = step(*chain, *x);
+    }
+    chains.into_iter().fold(0, |hash, chain| mix(hash ^ chain))
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::WorkerId;
 use crate::spans::Spans;
 
-pub use hash::{JournalHash, digest, fingerprint};
+pub use hash::{JournalHash, checksum, digest, fingerprint};
 pub use tally::{SampleTally, Tally};
 
 /// The version of the record format; readers refuse a version that they do not know.
@@ -104,6 +104,13 @@ pub enum Record {
         blocked: Duration,
         bytes: u64,
     },
+    /// An exchange could not end, because a member was lost; `bytes` had been sent in it.
+    Interrupted {
+        who: WorkerId,
+        view: u64,
+        exchange: u64,
+        bytes: u64,
+    },
     /// A letter or a read, with its size.
     Sent {
         who: WorkerId,
@@ -129,6 +136,10 @@ pub enum Record {
         /// `None` if a server applied them, and in journals of older versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         round: Option<u64>,
+        /// Synchronous: which exchange's result this is. There is one line for a result, whoever of the
+        /// contributors comes first; if an exchange has results of two views, the later view's counts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        result: Option<ResultName>,
     },
     /// A round ended. The fingerprint is computed on demand only, and no part of the journal's hash.
     Committed {
@@ -137,7 +148,8 @@ pub enum Record {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         fingerprint: Option<u64>,
     },
-    /// A round was undone because a member was lost; the work on `samples` is wasted.
+    /// A round was undone because a member was lost; the work on `samples` is wasted. Only in journals of older
+    /// versions: today an exchange is tried again, and nothing is undone.
     RolledBack {
         who: WorkerId,
         round: u64,
@@ -152,10 +164,27 @@ pub enum Record {
     },
     /// All replicas that had learned anything are lost: every sample is learned again.
     StartedOver,
+    /// Every replica was lost more often than is allowed: the job ends without a result.
+    GaveUp {
+        restarts: u32,
+    },
+    /// These members do not hold what the others hold after this exchange: the job ends without a result.
+    Disagreed {
+        exchange: u64,
+        workers: Vec<WorkerId>,
+    },
+    /// A worker was told that it counts as lost; it drops everything.
+    PutOut {
+        who: WorkerId,
+    },
+    /// The coordinator was started again, from its log.
+    Restarted,
     /// A new server took the newest surviving copy of the center.
     Restored {
         who: WorkerId,
         version: u64,
+        #[serde(default)]
+        reign: u64,
     },
     /// A number that the strategy reports.
     Note {
@@ -196,6 +225,14 @@ pub enum Record {
     Thinned {
         keeping_one_in: u64,
     },
+}
+
+/// Names the result of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ResultName {
+    pub exchange: u64,
+    /// The view whose members contributed.
+    pub view: u64,
 }
 
 /// Durations as seconds: exact to the nanosecond for a hundred days.
@@ -264,6 +301,7 @@ impl Record {
             | Record::Computed { who, .. }
             | Record::Entered { who, .. }
             | Record::Exchanged { who, .. }
+            | Record::Interrupted { who, .. }
             | Record::Sent { who, .. }
             | Record::Waited { who, .. }
             | Record::Applied { who, .. }
@@ -271,11 +309,15 @@ impl Record {
             | Record::RolledBack { who, .. }
             | Record::Settled { who, .. }
             | Record::Restored { who, .. }
+            | Record::PutOut { who }
             | Record::Note { who, .. }
             | Record::Finished { who, .. } => Some(*who),
             Record::Began { .. }
             | Record::View { .. }
             | Record::StartedOver
+            | Record::GaveUp { .. }
+            | Record::Disagreed { .. }
+            | Record::Restarted
             | Record::Scored { .. }
             | Record::Over
             | Record::Resumed { .. }

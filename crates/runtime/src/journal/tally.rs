@@ -19,7 +19,12 @@ pub struct SampleTally {
     keeping_one_in: u64,
     /// Samples in living replicas, or in the center; each is counted once.
     samples: u64,
-    /// Synchronous: what is in each worker's replica. Asynchronous: what each worker applied.
+    /// Synchronous: the results of the last exchanges, each with the view of its contributors; and what older results hold.
+    results: BTreeMap<u64, (u64, Spans)>,
+    results_before: Applied,
+    /// Results of older views are void: the job began anew since.
+    view_min: u64,
+    /// Asynchronous: what each worker applied. Synchronous, in journals of older versions: what is in its replica.
     by_worker: BTreeMap<WorkerId, Applied>,
     /// What every replica held when the run began, if it was resumed.
     before: Applied,
@@ -31,8 +36,14 @@ pub struct SampleTally {
     at_end: Vec<Applied>,
     /// Workers that are lost: what they report from then on does not count.
     void: BTreeSet<WorkerId>,
-    wasted: u64,
+    /// Samples in all gradients that were computed.
+    computed: u64,
+    /// The number of the newest view.
+    view: u64,
 }
+
+/// A result of an older view is replaced soon or never: members differ by one exchange at most.
+const RESULTS_KEPT: usize = 1024;
 
 /// Updates of a center that a restored copy may undo: far more than any surviving copy lags by. If one lagged
 /// further, its samples would be reported as repeated, never silently lost.
@@ -80,6 +91,9 @@ impl Default for SampleTally {
             mode: Mode::Asynchronous,
             keeping_one_in: 1,
             samples: 0,
+            results: BTreeMap::new(),
+            results_before: Applied::default(),
+            view_min: 0,
             by_worker: BTreeMap::new(),
             before: Applied::default(),
             center_before: Applied::default(),
@@ -87,7 +101,8 @@ impl Default for SampleTally {
             members: Vec::new(),
             at_end: Vec::new(),
             void: BTreeSet::new(),
-            wasted: 0,
+            computed: 0,
+            view: 0,
         }
     }
 }
@@ -130,10 +145,19 @@ impl SampleTally {
                 self.samples = spans.len();
                 self.center = vec![(*version, spans.clone())];
             }
+            Record::Computed { samples, .. } => {
+                let samples = samples.saturating_mul(self.keeping_one_in);
+                self.computed = self.computed.saturating_add(samples);
+            }
+            Record::Applied { spans, result: Some(name), .. } => {
+                return self.take_result(name.exchange, name.view, spans);
+            }
             Record::Applied { who, version, spans, .. } => {
                 return self.apply(*who, *version, spans);
             }
-            Record::Settled { who, adopted: Some(source), .. } if self.is_synchronous() => {
+            Record::Settled { who, adopted: Some(source), .. }
+                if self.is_synchronous() && !self.by_worker.is_empty() =>
+            {
                 let theirs = self.replica_of(source);
                 self.by_worker.insert(*who, theirs);
             }
@@ -141,10 +165,13 @@ impl SampleTally {
             Record::StartedOver => self.start_over(),
             Record::Restored { version, .. } if self.mode == Mode::Centered => {
                 let kept = self.center.partition_point(|(applied, _)| applied <= version);
-                let lost = self.center.drain(kept..).map(|(_, spans)| spans.len()).sum();
-                self.waste(lost);
+                let lost: u64 = self.center.drain(kept..).map(|(_, spans)| spans.len()).sum();
+                self.samples = self.samples.saturating_sub(lost);
             }
-            Record::View { members, .. } => self.members.clone_from(members),
+            Record::View { number, members, .. } => {
+                self.view = *number;
+                self.members.clone_from(members);
+            }
             Record::Over if self.is_synchronous() => {
                 self.at_end = self.members.iter().map(|who| self.replica_of(who)).collect();
             }
@@ -154,9 +181,30 @@ impl SampleTally {
         0
     }
 
+    /// The result of an exchange was taken. Of several results of one exchange, the one of the newest view is in the
+    /// replicas; the others were made by members that the coordinator had put out.
+    fn take_result(&mut self, exchange: u64, view: u64, spans: &Spans) -> u64 {
+        if view < self.view_min {
+            return 0;
+        }
+        let before = self.results.get(&exchange).map_or((0, 0), |(view, it)| (*view, it.len()));
+        if self.results.contains_key(&exchange) && before.0 >= view {
+            return 0;
+        }
+        self.results.insert(exchange, (view, spans.clone()));
+        while self.results.len() > RESULTS_KEPT {
+            let (_, (_, spans)) = self.results.pop_first().expect("there are results");
+            self.results_before.add(&spans);
+        }
+        let factor = self.keeping_one_in;
+        let new = spans.len().saturating_sub(before.1).saturating_mul(factor);
+        let less = before.1.saturating_sub(spans.len()).saturating_mul(factor);
+        self.samples = self.samples.saturating_add(new).saturating_sub(less);
+        new
+    }
+
     fn apply(&mut self, who: WorkerId, version: u64, spans: &Spans) -> u64 {
         if self.void.contains(&who) {
-            self.wasted += spans.len();
             return 0;
         }
         let count = spans.len().saturating_mul(self.keeping_one_in);
@@ -191,29 +239,20 @@ impl SampleTally {
         if let (Mode::Asynchronous, Some(applied)) = (self.mode, self.by_worker.get_mut(&who)) {
             let struck = applied.spans.overlap(spans);
             applied.spans.subtract(&struck);
-            self.waste(struck.len());
+            self.samples = self.samples.saturating_sub(struck.len());
         }
     }
 
     /// Nothing that was applied is in a living replica, except what the run began with.
     fn start_over(&mut self) {
-        let by_worker = self.by_worker.values().map(|applied| applied.spans.len());
-        let center = self.center.iter().map(|(_, spans)| spans.len());
-        let before = self.before.spans.len();
-        self.wasted += match self.mode {
-            Mode::Synchronous => by_worker.max().unwrap_or(before) - before,
-            Mode::Asynchronous => by_worker.sum(),
-            Mode::Centered => self.center_before.spans.len() + center.sum::<u64>() - before,
-        };
         self.by_worker.clear();
+        self.results.clear();
+        self.results_before = Applied::default();
+        self.view_min = self.view;
         self.center_before = Applied::default();
-        self.center = if before > 0 { vec![(0, self.before.spans.clone())] } else { vec![] };
-        self.samples = self.before.count;
-    }
-
-    fn waste(&mut self, samples: u64) {
-        self.wasted += samples;
-        self.samples = self.samples.saturating_sub(samples);
+        let before = &self.before;
+        self.center = if before.count > 0 { vec![(0, before.spans.clone())] } else { vec![] };
+        self.samples = before.count;
     }
 
     /// Synchronous: what is in a worker's replica.
@@ -221,14 +260,23 @@ impl SampleTally {
         self.by_worker.get(who).unwrap_or(&self.before).clone()
     }
 
-    /// Samples that were applied to replicas that are lost.
+    /// Samples whose gradients were computed and are in no replica that counts: they died with a worker, a server, or
+    /// every replica. Gradients that have not been applied yet are among them while the job runs.
     pub fn wasted(&self) -> u64 {
-        self.wasted
+        let applied = self.samples.saturating_sub(self.before.count);
+        self.computed.saturating_sub(applied)
     }
 
     /// The verdict. A job that was stopped early has lost nothing.
     pub fn verdict(&self, stopped: bool) -> Tally {
         let applied = match self.mode {
+            Mode::Synchronous if self.by_worker.is_empty() => {
+                let mut all = self.before.clone();
+                all.repeated += self.results_before.repeated;
+                all.add(&self.results_before.spans);
+                self.results.values().for_each(|(_, spans)| all.add(spans));
+                all
+            }
             Mode::Synchronous => {
                 // All replicas hold the same; if not, the worst one is the verdict.
                 let worst = self.at_end.iter().min_by_key(|applied| applied.spans.len());
@@ -267,6 +315,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::journal::ResultName;
 
     fn began(together: bool, central: bool) -> Record {
         Record::Began {
@@ -286,8 +335,19 @@ mod tests {
 
     fn applied(who: u32, version: u64, from: u64, to: u64) -> Record {
         let (who, spans) = (WorkerId(who), Spans::one(from, to));
-        let (loss_sum, staleness, rate, round) = (1.0, 0, 0.1, None);
-        Record::Applied { who, version, spans, loss_sum, staleness, rate, round }
+        let (loss_sum, staleness, rate, round, result) = (1.0, 0, 0.1, None, None);
+        Record::Applied { who, version, spans, loss_sum, staleness, rate, round, result }
+    }
+
+    fn computed(who: u32, samples: u64) -> Record {
+        Record::Computed { who: WorkerId(who), since: Duration::ZERO, samples, round: None }
+    }
+
+    fn result(exchange: u64, view: u64, from: u64, to: u64) -> Record {
+        let (who, spans, name) = (WorkerId(0), Spans::one(from, to), ResultName { exchange, view });
+        let (version, loss_sum, staleness, rate, round) = (exchange, 1.0, 0, 0.1, None);
+        let result = Some(name);
+        Record::Applied { who, version, spans, loss_sum, staleness, rate, round, result }
     }
 
     fn tally(records: impl IntoIterator<Item = Record>) -> SampleTally {
@@ -330,18 +390,57 @@ mod tests {
 
     #[test]
     fn samples_lost_with_a_center_are_wasted_and_count_no_more() {
-        let restored = Record::Restored { who: WorkerId(1), version: 1 };
+        let restored = Record::Restored { who: WorkerId(1), version: 1, reign: 2 };
 
         let tally = tally([
             began(false, true),
+            computed(0, 8),
             applied(0, 1, 0, 4),
             applied(0, 2, 4, 8),
             restored,
+            computed(1, 2),
             applied(1, 2, 4, 6),
         ]);
 
         assert_eq!((tally.samples(), tally.wasted()), (6, 4));
         assert_eq!(tally.verdict(true), Tally { done: 6, lost: 0, repeated: 0 });
+    }
+
+    #[test]
+    fn of_two_results_of_an_exchange_the_one_of_the_newer_view_counts() {
+        let records = [
+            began(true, false),
+            computed(0, 8),
+            result(1, 1, 0, 4),
+            result(2, 3, 4, 6),
+            // A member that was put out completed the exchange in the view before, and is heard late.
+            result(2, 1, 4, 8),
+        ];
+
+        let tally = tally(records);
+
+        assert_eq!((tally.samples(), tally.wasted()), (6, 2));
+        assert_eq!(tally.verdict(true), Tally { done: 6, lost: 0, repeated: 0 });
+    }
+
+    #[test]
+    fn what_was_learned_before_the_job_began_anew_is_wasted() {
+        let (number, members, reason) = (2, vec![WorkerId(1)], String::new());
+        let records = [
+            began(true, false),
+            computed(0, 4),
+            result(1, 1, 0, 4),
+            Record::View { number, members, reason },
+            Record::StartedOver,
+            result(1, 1, 0, 4),
+            computed(1, 10),
+            result(1, 2, 0, 10),
+        ];
+
+        let tally = tally(records);
+
+        assert_eq!((tally.samples(), tally.wasted()), (10, 4));
+        assert_eq!(tally.verdict(false), Tally { done: 10, lost: 0, repeated: 0 });
     }
 
     #[test]

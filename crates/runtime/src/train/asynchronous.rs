@@ -1,37 +1,46 @@
-//! Rounds that are never undone: each worker at its own pace, with or without a center.
+//! Each worker at its own pace, with or without a center.
 
-use super::shared_state;
+use std::sync::Arc;
+
+use super::{begin_round, shared_state, start};
 use crate::coordination::{Word, collection};
-use crate::executor::Wanted;
+use crate::executor::{Inbox, Interrupt, Wanted};
+use crate::ids::WorkerId;
 use crate::journal::Record;
 use crate::server::Server;
 use crate::strategy::{AnyStrategy, Coordination};
 use crate::view::View;
-use crate::wire::{Extent, HEADER_BYTES, Letter, Shelf};
+use crate::wire::{Extent, Letter, Shelf};
 use crate::worker::Worker;
 
 /// Runs rounds until the job is over or this worker has left.
 pub async fn run(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
     let coordination = strategy.coordination();
-    let centered = matches!(coordination, Coordination::Centered { .. });
-    if worker.view.number > 1 {
-        adopt_published(worker, centered).await;
-    }
-    worker.publish();
     if let Coordination::Centered { applies_samples } = coordination {
         keep_center(worker, strategy.copy(), applies_samples);
     }
+    if begin(worker, &mut strategy).await.is_ok() {
+        live(worker, strategy, coordination).await;
+    }
+    let idle = |inbox: &mut Inbox| (inbox.has_ended() || !inbox.serving).then_some(());
+    worker.port.until(Wanted::End, idle).await;
+}
+
+async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordination: Coordination) {
+    let centered = matches!(coordination, Coordination::Centered { .. });
     let mut said_bye = false;
-    while !worker.port.look(|inbox| inbox.over) {
-        let newest = worker.port.look(|inbox| inbox.view.clone()).expect("a member has a view");
-        if !newest.has(worker.id) {
-            break;
+    while !worker.port.look(|inbox| inbox.has_ended()) {
+        worker.return_missing();
+        worker.follow_view();
+        if !worker.view.has(worker.id) {
+            // Peers may still need something: the center that is handed over, or a value that is being read.
+            let released = |inbox: &mut Inbox| (inbox.released || inbox.has_ended()).then_some(());
+            return worker.port.until(Wanted::End, released).await;
         }
         if !centered {
             // With a center, the task that keeps it still needs to look at each view.
-            worker.port.look(|inbox| inbox.forget_views(newest.number));
+            worker.port.look(|inbox| inbox.forget_views(worker.view.number));
         }
-        worker.view = newest;
         let is_only_member = worker.view.members.len() == 1;
         // The only member cannot leave: it works until another one has joined.
         if worker.port.look(|inbox| inbox.leave_ordered) && !(said_bye && is_only_member) {
@@ -50,8 +59,7 @@ pub async fn run(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
             worker.save_served = ordered;
             hand_in(worker, strategy.as_ref(), ordered).await;
         }
-        let nominal_batch = strategy.nominal_batch(worker.view.members.len());
-        worker.begin_round(nominal_batch, strategy.lane_batch(), false);
+        begin_round(worker, strategy.as_ref());
         let ended = strategy.round(worker).await;
         worker.commit();
         let samples = worker.samples_at_lease();
@@ -78,7 +86,6 @@ pub async fn run(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
             worker.out_of_samples = false;
         }
     }
-    worker.port.until(Wanted::End, |inbox| (inbox.over || !inbox.serving).then_some(())).await;
 }
 
 /// Between rounds a replica holds exactly the samples that this worker has reported as applied.
@@ -89,8 +96,8 @@ async fn hand_in(worker: &mut Worker, strategy: &dyn AnyStrategy, number: u64) {
     }
 }
 
-/// Waits for a view after `known` that is as `wanted`, for more work, for the end of the job, or for the
-/// order to leave.
+/// Waits for a view after `known` that is as `wanted`, for more work, for samples that must be returned, for the end of
+/// the job, or for the order to leave.
 async fn wait_for_change(worker: &Worker, known: u64, wanted: impl Fn(&View) -> bool) {
     let was_ordered = worker.port.look(|inbox| inbox.leave_ordered);
     worker
@@ -98,36 +105,68 @@ async fn wait_for_change(worker: &Worker, known: u64, wanted: impl Fn(&View) -> 
         .until(Wanted::End, |inbox| {
             let view = inbox.view.as_ref();
             let changed = view.is_some_and(|view| view.number > known && wanted(view));
-            let more_work = std::mem::take(&mut inbox.more_work);
+            let more_work = std::mem::take(&mut inbox.more_work) || !inbox.missing.is_empty();
             let leaves = inbox.leave_ordered != was_ordered;
-            (inbox.over || changed || more_work || leaves).then_some(())
+            (inbox.has_ended() || changed || more_work || leaves).then_some(())
         })
         .await;
 }
 
-/// A newcomer adopts the center, or the replica of a random peer.
-async fn adopt_published(worker: &mut Worker, centered: bool) {
-    let shelf = if centered { Shelf::Center } else { Shelf::Replica };
-    let mut adopted = None;
-    let members = worker.view.members.clone();
-    let start = worker.dice(0).below(members.len() as u64) as usize;
-    let in_turn = members.iter().cycle().skip(if centered { 0 } else { start });
-    for &member in in_turn.take(members.len()) {
-        if member == worker.id {
-            continue;
+/// Waits until this worker has a replica: it starts with the others, or adopts the center or the replica of a peer. A
+/// newcomer that finds nobody to adopt from waits until the coordinator says what to do.
+async fn begin(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Result<(), Interrupt> {
+    let (me, centered) =
+        (worker.id, matches!(strategy.coordination(), Coordination::Centered { .. }));
+    loop {
+        let known = worker.view.number;
+        worker
+            .port
+            .until(Wanted::View, |inbox| {
+                let is_newer = |view: &Arc<View>| view.number > known && view.has(me);
+                let comes = inbox.view.as_ref().is_some_and(is_newer);
+                let end = inbox.has_ended().then_some(Err(Interrupt::Over));
+                end.or(comes.then_some(Ok(())))
+            })
+            .await?;
+        let started = worker.port.look(|inbox| inbox.start.clone().filter(|view| view.has(me)));
+        if let Some(view) = started {
+            start(worker, strategy, view);
+            worker.publish();
+            return Ok(());
         }
-        if let Ok(value) = worker.port.read(member, shelf, Extent::Whole).await {
-            let bytes = HEADER_BYTES + value.bytes();
-            worker.port.record(Record::Sent { who: member, to: worker.id, bytes });
-            worker.state.params = value.params;
-            worker.state.optimizer = value.optimizer;
+        worker.follow_view();
+        let adopted =
+            if centered { adopt_center(worker).await } else { adopt_replica(worker).await };
+        let Some(adopted) = adopted else { continue };
+        let (who, view) = (worker.id, worker.view.number);
+        worker.publish();
+        worker.port.record(Record::Settled { who, view, round: 0, adopted: Some(adopted) });
+        worker.port.tell(Word::Settled { view, exchange: 0 });
+        return Ok(());
+    }
+}
+
+async fn adopt_center(worker: &mut Worker) -> Option<WorkerId> {
+    let server = worker.server();
+    let center = worker.call_server(Letter::Newcomer).await.ok()?;
+    (worker.state.params, worker.state.version) = (center.params, center.version);
+    Some(server)
+}
+
+/// Adopts the replica of a random peer, or of the next one that has a replica.
+async fn adopt_replica(worker: &mut Worker) -> Option<WorkerId> {
+    let members = worker.view.clone();
+    let n = members.members.len();
+    let first = worker.dice(0).below(n as u64) as usize;
+    let in_turn = members.members.iter().cycle().skip(first).take(n);
+    for &member in in_turn.filter(|member| **member != worker.id) {
+        if let Ok(value) = worker.port.read(member, Shelf::Replica, Extent::Whole).await {
+            (worker.state.params, worker.state.optimizer) = (value.params, value.optimizer);
             worker.state.version = value.version;
-            adopted = Some(member);
-            break;
+            return Some(member);
         }
     }
-    let (who, view) = (worker.id, worker.view.number);
-    worker.port.record(Record::Settled { who, view, round: 0, adopted });
+    None
 }
 
 /// Starts the task that keeps the center as soon as a view makes this worker its first member.
@@ -138,15 +177,17 @@ fn keep_center(worker: &Worker, mut keeper: Box<dyn AnyStrategy>, applies_sample
         let me = port.worker;
         let view = port
             .until(Wanted::View, |inbox| {
-                let first = inbox.views.values().find(|view| view.first() == me).cloned();
+                let is_mine = |view: &&Arc<View>| view.members.first() == Some(&me);
+                let first = inbox.views.values().find(is_mine).cloned();
                 inbox.serving = first.is_some();
-                if let (None, Some(newest)) = (&first, &inbox.view) {
+                let newest = inbox.view_number();
+                if first.is_none() {
                     // A server expects the center from the first member of the view before its own.
-                    let before = newest.number.saturating_sub(1);
-                    inbox.forget_views(before);
+                    let older = inbox.views.range(..newest).next_back().map(|(number, _)| *number);
+                    inbox.forget_views(older.unwrap_or(0));
                 }
-                let out = inbox.over || !inbox.is_member(me);
-                first.map(Some).or(out.then_some(None))
+                let has_left = newest > 0 && inbox.released;
+                first.map(Some).or((inbox.has_ended() || has_left).then_some(None))
             })
             .await;
         let Some(view) = view else { return };

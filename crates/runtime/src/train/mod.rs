@@ -1,36 +1,26 @@
 //! A worker's whole life: the one loop around a strategy's rounds, in two variants.
 //!
-//! Synchronous rounds are transactions: when a member is lost, replica, memory and ledger go back to the
-//! start of the round, and all members settle on the most advanced state. Asynchronous rounds are never undone.
+//! Synchronous members exchange with each other, and an exchange is a transaction: it is tried again until it has a
+//! result. Asynchronous workers wait for nobody. Nothing that a worker has computed is ever undone.
 
 mod asynchronous;
 mod synchronous;
 
 use std::sync::Arc;
 
-use crate::agreed::Agreed;
 use crate::coordination::Word;
-use crate::executor::{Port, Wanted};
+use crate::executor::Port;
 use crate::journal::Record;
 use crate::plan::Plan;
-use crate::snapshot::Snapshot;
 use crate::strategy::{AnyStrategy, Coordination};
+use crate::view::View;
 use crate::wire::SharedState;
-use crate::worker::Worker;
+use crate::worker::{Basis, Worker};
 
 /// Lives as a worker until the job is over or this worker has left.
-pub async fn train(plan: Arc<Plan>, port: Port, mut strategy: Box<dyn AnyStrategy>) {
-    let view = port
-        .until(Wanted::View, |inbox| {
-            let mine = inbox.views.values().find(|view| view.has(port.worker)).cloned();
-            mine.map(Some).or(inbox.over.then_some(None))
-        })
-        .await;
-    let Some(view) = view else { return port.tell(Word::Gone) };
-    let mut worker = Worker::new(plan, port, view);
-    if let Some(snapshot) = worker.plan.resumed.clone() {
-        resume(&mut worker, &mut strategy, &snapshot);
-    }
+pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) {
+    let mut worker = Worker::new(plan, port);
+    // The worker loops end when the job does, or when it goes on without this worker.
     match strategy.coordination() {
         Coordination::Synchronous => synchronous::run(&mut worker, strategy).await,
         Coordination::Asynchronous | Coordination::Centered { .. } => {
@@ -38,22 +28,27 @@ pub async fn train(plan: Arc<Plan>, port: Port, mut strategy: Box<dyn AnyStrateg
         }
     }
     let (who, rounds) = (worker.id, worker.state.round);
-    // A worker that was leaving when the job ended has left.
-    if worker.port.look(|inbox| inbox.over && inbox.is_member(who)) {
+    let (is_put_out, is_over) = worker.port.look(|inbox| (inbox.put_out, inbox.over));
+    let record = if is_put_out {
+        Record::PutOut { who }
+    } else if is_over && worker.view.has(who) {
         let fingerprint = worker.port.fingerprint(&worker.state.params);
-        worker.port.record(Record::Finished { who, rounds, fingerprint });
+        Record::Finished { who, rounds, fingerprint }
     } else {
-        worker.port.record(Record::Left { who });
-    }
+        Record::Left { who }
+    };
+    worker.port.record(record);
     worker.port.tell(Word::Gone);
 }
 
-/// Begins where the snapshot was taken.
-fn resume(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, snapshot: &Snapshot) {
+/// Begins in a view in which all members do, from the initial state or from the snapshot that the job was resumed with.
+fn start(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, view: Arc<View>) {
+    worker.stand_in(view.clone());
+    worker.agree_on(view);
+    let Some(snapshot) = worker.plan.resumed.clone() else { return };
     let first = snapshot.workers.values().next().expect("a snapshot has parts");
     strategy.load(first.shared.strategy.clone()).expect("the memory was checked when it was read");
-    worker.state.agreed = Agreed { stopped: false, ..first.shared.agreed.clone() };
-    worker.begin_from(snapshot);
+    worker.begin_from(&snapshot);
     worker.skip_epochs(snapshot.done.len());
     if strategy.coordination() == (Coordination::Centered { applies_samples: true }) {
         // Replicas are copies of the center, which is the newest of them.
@@ -74,4 +69,19 @@ fn shared_state(worker: &Worker, strategy: &dyn AnyStrategy) -> SharedState {
         strategy: strategy.save(),
         agreed: worker.state.agreed.clone(),
     }
+}
+
+/// The results of all exchanges are compared every time; replicas and memory only in one of this many rounds, because that
+/// takes as long as reading them.
+const COMPARED_EVERY: u64 = 16;
+
+fn begin_round(worker: &mut Worker, strategy: &dyn AnyStrategy) {
+    let is_synchronous = strategy.coordination() == Coordination::Synchronous;
+    let is_compared = is_synchronous && worker.state.round % COMPARED_EVERY == 0;
+    worker.begin_round(Basis {
+        nominal_batch: strategy.nominal_batch(worker.members().len()),
+        lane_batch: strategy.lane_batch(),
+        is_synchronous,
+        memory: is_compared.then(|| strategy.save()),
+    });
 }

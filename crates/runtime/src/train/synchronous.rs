@@ -1,8 +1,12 @@
-//! Rounds as transactions: a member commits a round or undoes it, and settling makes all members agree.
+//! Members that exchange with each other: how they take in newcomers, let members go, and continue after a loss.
+//!
+//! A loss interrupts only the exchange: [`Worker::settle`] mends it. Joins and leaves are planned: the coordinator
+//! announces a view, all members board it at the same boundary between two rounds, and it is in force when the
+//! coordinator says so (`Go`).
 
 use std::sync::Arc;
 
-use super::shared_state;
+use super::{begin_round, shared_state, start};
 use crate::coordination::Word;
 use crate::executor::{Inbox, Interrupt, Wanted};
 use crate::ids::WorkerId;
@@ -14,57 +18,94 @@ use crate::worker::Worker;
 
 /// Runs rounds until the job is over or this worker has left.
 pub async fn run(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
-    // In the first view all members start from the same seed, so there is nothing to settle.
-    let mut settled = worker.view.number == 1;
-    let mut entered = u64::from(settled);
-    let mut newcomer = !settled;
-    let mut said_bye = false;
-    if worker.is_done() {
-        // A finished job was resumed; it may be saved in another folder now.
-        hand_in_if_due(worker, strategy.as_ref()).await;
-    }
-    while !worker.port.look(|inbox| inbox.over) {
-        if !said_bye && worker.port.look(|inbox| inbox.leave_ordered) {
-            said_bye = true;
-            worker.port.tell(Word::Bye);
+    // The error only says that there is nothing more to do.
+    let _ = live(worker, &mut strategy).await;
+}
+
+async fn live(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Result<(), Interrupt> {
+    begin(worker, strategy).await?;
+    loop {
+        if worker.port.look(|inbox| inbox.has_ended()) {
+            return Err(Interrupt::Over);
         }
-        let (lost, changed) = worker.port.look(|inbox| {
-            let newest = inbox.view.as_ref().map_or(0, |view| view.number);
-            (inbox.has_lost_one_of(&worker.view), newest > worker.view.number)
-        });
-        let has_ended = worker.is_done() || worker.state.agreed.stopped;
-        // A new view is entered when all members know of it: at once if a member is lost, else after
-        // the round whose exchange said so, or when there are no more rounds.
-        let is_announced = worker.newest_view_agreed > worker.view.number;
-        let must_settle = !settled || lost || is_announced || (has_ended && changed);
-        if must_settle || has_ended {
-            if worker.has_sum_under_way() && !lost && settled {
-                if attempt(worker, &mut strategy, Step::Finish).await {
-                    hand_in_if_due(worker, strategy.as_ref()).await;
-                }
-                continue;
-            }
-            if must_settle {
-                let Some(view) = next_view(worker, entered).await else { return };
-                entered = view.number;
-                settled = settle(worker, &mut strategy, view, newcomer).await;
-                newcomer &= !settled;
-                continue;
-            }
-            worker.port.tell(Word::Finished);
-            let known = worker.view.number;
-            let changed = |inbox: &mut Inbox| {
-                let changed = inbox.view.as_ref().is_some_and(|view| view.number > known);
-                (inbox.over || changed).then_some(())
-            };
-            worker.port.until(Wanted::End, changed).await;
+        worker.say_bye_if_ordered();
+        if worker.is_closed() {
+            worker.settle().await?;
             continue;
         }
-        settled = attempt(worker, &mut strategy, Step::Round).await;
-        if settled {
-            hand_in_if_due(worker, strategy.as_ref()).await;
+        let has_ended = worker.is_done() || worker.state.agreed.stopped;
+        let plan = plan_due(worker);
+        if worker.has_sum_under_way() && (has_ended || plan.is_some()) {
+            attempt(worker, strategy, Step::Finish).await?;
+            hand_in_if_due(worker, strategy.as_ref()).await?;
+            continue;
         }
+        if let Some(plan) = plan {
+            board(worker, strategy, plan, false).await?;
+            continue;
+        }
+        if has_ended {
+            hand_in_if_due(worker, strategy.as_ref()).await?;
+            worker.port.tell(Word::Finished);
+            let known = worker.view.number;
+            wait(worker, Wanted::End, |inbox| inbox.view_number() > known).await?;
+            continue;
+        }
+        if worker.members().len() < worker.plan.members_min {
+            let known = worker.view.number;
+            let comes = |inbox: &Inbox| inbox.plan_due().is_some() || inbox.view_number() > known;
+            wait(worker, Wanted::View, comes).await?;
+            if let Some(plan) = worker.port.look(|inbox| inbox.plan_due().cloned()) {
+                board(worker, strategy, plan, false).await?;
+            }
+            continue;
+        }
+        attempt(worker, strategy, Step::Round).await?;
+        hand_in_if_due(worker, strategy.as_ref()).await?;
     }
+}
+
+/// Waits until this worker holds what the members hold: it starts with them, or adopts their state.
+async fn begin(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Result<(), Interrupt> {
+    let pristine = strategy.copy();
+    loop {
+        worker.say_bye_if_ordered();
+        let (me, said) = (worker.id, worker.has_said_bye());
+        let next = |inbox: &Inbox| {
+            let start = inbox.start.clone().filter(|view| view.has(me));
+            let plan = inbox.plan_due().cloned().filter(|view| view.has(me));
+            start.map(|view| (view, true)).or(plan.map(|view| (view, false)))
+        };
+        let comes = |inbox: &Inbox| next(inbox).is_some() || (inbox.leave_ordered && !said);
+        wait(worker, Wanted::View, comes).await?;
+        let Some((view, is_start)) = worker.port.look(|inbox| next(inbox)) else { continue };
+        if is_start {
+            start(worker, strategy, view);
+            return Ok(());
+        }
+        board(worker, strategy, view, true).await?;
+        let has_started = worker.port.look(|inbox| inbox.start.is_some());
+        if !has_started && worker.port.look(|inbox| inbox.is_member(me)) {
+            // The planned view is in force; or only newcomers are left that have adopted everything, and settle next.
+            return Ok(());
+        }
+        // A member was lost, and the plan is void: the next one starts anew.
+        worker.reset();
+        *strategy = pristine.copy();
+    }
+}
+
+async fn wait(
+    worker: &Worker,
+    wanted: Wanted,
+    until: impl Fn(&Inbox) -> bool,
+) -> Result<(), Interrupt> {
+    let port = &worker.port;
+    port.until(wanted, |inbox| {
+        let end = inbox.has_ended().then_some(Err(Interrupt::Over));
+        end.or(until(inbox).then_some(Ok(())))
+    })
+    .await
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,38 +114,31 @@ enum Step {
     Finish,
 }
 
-/// One transaction: commits, or restores everything. Returns whether it was committed.
-async fn attempt(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, step: Step) -> bool {
-    let before = (worker.state.clone(), strategy.copy());
-    let nominal_batch = strategy.nominal_batch(worker.view.members.len());
-    worker.begin_round(nominal_batch, strategy.lane_batch(), true);
-    let ended = match step {
-        Step::Round => strategy.round(worker).await,
-        Step::Finish => strategy.finish(worker).await,
-    };
-    match ended {
-        Ok(()) => {
-            // First, so that a reader of the round's lines can read its replica.
-            worker.publish();
-            worker.commit();
-            worker.evaluate_epoch(worker.samples_done(), &[worker.id], Shelf::Replica);
-        }
-        Err(_) => {
-            worker.roll_back(before.0);
-            *strategy = before.1;
-        }
+async fn attempt(
+    worker: &mut Worker,
+    strategy: &mut Box<dyn AnyStrategy>,
+    step: Step,
+) -> Result<(), Interrupt> {
+    begin_round(worker, strategy.as_ref());
+    match step {
+        Step::Round => strategy.round(worker).await?,
+        Step::Finish => strategy.finish(worker).await?,
     }
-    ended.is_ok()
+    // First, so that a reader of the round's lines can read its replica.
+    worker.publish();
+    worker.commit();
+    worker.evaluate_epoch(worker.samples_done(), &[worker.id], Shelf::Replica);
+    Ok(())
 }
 
 /// Hands in this worker's part of a snapshot when one is due. All members decide alike, so that all parts
-/// are of the same round; if a member is lost meanwhile, there is no snapshot.
-async fn hand_in_if_due(worker: &mut Worker, strategy: &dyn AnyStrategy) {
-    let Some(saves) = worker.plan.saves else { return };
+/// are of the same round; if a member is lost meanwhile, there is no snapshot, and the request for one stands.
+async fn hand_in_if_due(worker: &mut Worker, strategy: &dyn AnyStrategy) -> Result<(), Interrupt> {
+    let Some(saves) = worker.plan.saves else { return Ok(()) };
     let round = worker.state.round;
     let is_whole_period = saves.every_rounds.is_some_and(|every| round % every == 0);
     let has_ended = worker.is_done() && !worker.has_sum_under_way();
-    let is_agreed = std::mem::take(&mut worker.save_agreed);
+    let is_agreed = worker.save_agreed > worker.save_served;
     // A stopped job is saved before the sum under way is drained, so that it can continue as if it had
     // never been stopped; the state after draining is not saved.
     let is_due = match worker.state.agreed.stopped {
@@ -112,98 +146,104 @@ async fn hand_in_if_due(worker: &mut Worker, strategy: &dyn AnyStrategy) {
         false => has_ended || is_whole_period || is_agreed,
     };
     if is_due {
-        worker.save_served = worker.port.look(|inbox| inbox.save_ordered);
+        worker.save_served = worker.save_agreed;
         worker.stop_served = worker.state.agreed.stopped;
         let done = worker.state.agreed.ledger.done().clone();
         let shared = shared_state(worker, strategy);
-        let _ = worker.hand_in(round, Some(done), shared).await;
+        worker.hand_in(round, Some(done), shared).await?;
     }
+    Ok(())
 }
 
-/// The view to enter next. All members pass through the same sequence of views; a view with a lost member is
-/// skipped, because it cannot be settled. `None`: the next view is without this
-/// worker, or the job is over.
-async fn next_view(worker: &Worker, entered: u64) -> Option<Arc<View>> {
-    let me = worker.id;
-    worker
-        .port
-        .until(Wanted::View, |inbox| {
-            if inbox.over {
-                return Some(None);
-            }
-            let next = inbox.views.range(entered + 1..).map(|(_, view)| view);
-            let next = next.clone().find(|view| !inbox.has_lost_one_of(view))?;
-            Some(next.has(me).then(|| next.clone()))
-        })
-        .await
+/// The plan that all contributors of the last result had heard of, unless a view in force is newer.
+fn plan_due(worker: &Worker) -> Option<Arc<View>> {
+    let agreed = worker.plan_agreed;
+    worker.port.look(|inbox| inbox.plan_due().filter(|plan| plan.number == agreed).cloned())
 }
 
-/// Enters a view: members that are behind adopt everything from the most advanced one. Returns whether that
-/// succeeded; if not, another member was lost meanwhile.
-async fn settle(
+/// Boards a planned view: newcomers adopt everything from a member, and all wait until it is in force. It is
+/// void if a member is lost before that.
+async fn board(
     worker: &mut Worker,
     strategy: &mut Box<dyn AnyStrategy>,
-    view: Arc<View>,
+    plan: Arc<View>,
     newcomer: bool,
-) -> bool {
-    worker.enter_view(view);
-    let Ok(adopted) = adopt_most_advanced(worker, strategy, newcomer).await else { return false };
-    let (who, view, round) = (worker.id, worker.view.number, worker.state.round);
+) -> Result<(), Interrupt> {
+    let known = worker.port.look(|inbox| inbox.view_number());
+    let mut adopted = None;
+    if plan.has(worker.id) {
+        match share(worker, strategy, &plan, newcomer).await {
+            Ok(source) => adopted = source,
+            Err(Interrupt::ViewChanged) => return Ok(()),
+            Err(interrupt) => return Err(interrupt),
+        }
+        let (view, exchange) = (plan.number, worker.state.agreed.exchanges);
+        worker.port.tell(Word::Settled { view, exchange });
+    }
+    let is_over = |inbox: &Inbox| inbox.view_number() > known;
+    wait(worker, Wanted::Go { view: plan.number }, is_over).await?;
+    if !worker.port.look(|inbox| inbox.views.contains_key(&plan.number)) {
+        return Ok(());
+    }
+    worker.stand_in(plan.clone());
+    worker.agree_on(plan.clone());
+    if !plan.has(worker.id) {
+        return Err(Interrupt::Over);
+    }
+    let (who, view, round) = (worker.id, plan.number, worker.state.round);
     worker.port.record(Record::Settled { who, view, round, adopted });
     worker.publish();
-    true
+    Ok(())
 }
 
-async fn adopt_most_advanced(
+/// All members tell where they stand; the first that holds everything sends it to the newcomers. Returns the member
+/// whose state this worker adopted.
+async fn share(
     worker: &mut Worker,
     strategy: &mut Box<dyn AnyStrategy>,
+    plan: &Arc<View>,
     newcomer: bool,
 ) -> Result<Option<WorkerId>, Interrupt> {
-    let newest_view = worker.port.look(|inbox| inbox.view.as_ref().map_or(0, |view| view.number));
-    let round = worker.state.round;
-    let standings = worker.gather(Standing { round, newcomer, newest_view }).await?;
-    // Newcomers, too, must know of later views at the same time as all others.
-    let newest = standings.iter().map(|standing| standing.newest_view).max();
-    worker.newest_view_agreed = worker.newest_view_agreed.max(newest.unwrap_or(0));
-    let members = worker.view.members.clone();
-    let rows = || members.iter().zip(standings.iter());
-    let best = rows().filter(|(_, s)| !s.newcomer).map(|(_, s)| s.round).max();
-    // If only newcomers are left, all of them are at the beginning of the job.
-    let Some(best) = best else { return Ok(None) };
-    let is_behind = |s: &Standing| s.newcomer || s.round < best;
-    let (source, _) = rows().find(|(_, s)| !is_behind(s)).expect("one is the most advanced");
-    if *source == worker.id {
+    let mine = Standing { newcomer, ..worker.standing() };
+    let standings = worker.gather(plan, mine.clone()).await?;
+    let rows = || plan.members.iter().copied().zip(standings.iter());
+    let holder = rows().find(|(_, it)| !it.newcomer);
+    let (source, theirs) = holder.expect("a plan keeps a member of the view in force");
+    if source == worker.id {
         let state = Arc::new(shared_state(worker, strategy.as_ref()));
-        for (member, _) in rows().filter(|(_, s)| is_behind(s)) {
-            let (view, state) = (worker.view.number, state.clone());
-            worker.port.send(*member, Letter::SharedState { view, state });
+        for (member, _) in rows().filter(|(_, it)| it.newcomer) {
+            let (view, state) = (plan.number, state.clone());
+            worker.port.send(member, Letter::SharedState { view, state });
         }
-        return Ok(None);
     }
-    if !is_behind(&standings[worker.rank()]) {
-        return Ok(None);
+    if !newcomer {
+        let is_equal = (mine.completed, mine.digest) == (theirs.completed, theirs.digest);
+        let end = || worker.disagree(theirs.completed, vec![worker.id]);
+        return if is_equal { Ok(None) } else { Err(end()) };
     }
-    let shared = receive_shared_state(worker, *source).await?;
-    strategy.load(shared.strategy.clone()).expect("members run the same strategy");
+    let shared = receive_shared_state(worker, source, plan.number).await?;
+    strategy.load(shared.strategy.clone()).map_err(|_| worker.disagree(0, vec![worker.id]))?;
     worker.state.agreed = shared.agreed.clone();
     worker.state.round = shared.round;
     worker.state.version = shared.version;
     worker.state.params = shared.params.clone();
     worker.state.optimizer = shared.optimizer.clone();
     worker.skip_epochs(worker.samples_done());
-    Ok(Some(*source))
+    Ok(Some(source))
 }
 
 async fn receive_shared_state(
     worker: &Worker,
     source: WorkerId,
+    plan: u64,
 ) -> Result<Arc<SharedState>, Interrupt> {
+    let known = worker.port.look(|inbox| inbox.view_number());
     worker
         .port
         .until(Wanted::SharedState { from: source }, |inbox| {
-            let lost = inbox.has_lost_one_of(&worker.view) || inbox.over;
-            let state = inbox.shared_state(source, worker.view.number);
-            state.map(Ok).or(lost.then_some(Err(Interrupt::ViewChanged)))
+            let end = if inbox.has_ended() { Interrupt::Over } else { Interrupt::ViewChanged };
+            let is_void = inbox.has_ended() || inbox.view_number() > known;
+            inbox.shared_state(source, plan).map(Ok).or(is_void.then_some(Err(end)))
         })
         .await
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paceline_learn::{OptimizerState, Vector};
 use serde::{Deserialize, Serialize};
 
-use super::{FrameError, Framed, HEADER_BYTES, Memory, TAIL_BYTES, Tail};
+use super::{FrameError, Framed, HEADER_BYTES, Memory, Sum, TAIL_BYTES, Tail};
 use crate::agreed::Agreed;
 use crate::codec::Payload;
 use crate::spans::Spans;
@@ -13,24 +13,29 @@ use crate::spans::Spans;
 /// A one-way message from one worker to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Letter {
-    /// To a member that is behind, when a view is entered.
+    /// To a newcomer, when a planned view is boarded.
     SharedState { view: u64, state: Arc<SharedState> },
+    /// To a member that missed this result, when the members settle after a loss.
+    Result { view: u64, sum: Arc<Sum> },
     /// From the server to a worker that called it: the center.
     Center {
         #[serde(skip)]
         params: Arc<Vector>,
+        reign: u64,
         version: u64,
         done: Arc<Spans>,
     },
     /// To the server: a gradient, and the samples that are in it.
     Gradient {
         #[serde(skip, default = "nothing")]
-        payload: Payload,
+        payload: Arc<Payload>,
         tail: Tail,
         spans: Spans,
     },
     /// To the server: this worker will ask for no more samples.
     Idle,
+    /// To the server: a newcomer asks for the center.
+    Newcomer,
     /// To the next server, from one that leaves.
     Handover { center: Published },
     /// From a strategy to the same strategy of another worker; the runtime does not look inside.
@@ -105,6 +110,10 @@ pub struct Published {
     pub params: Arc<Vector>,
     #[serde(with = "steps_only")]
     pub optimizer: Arc<OptimizerState>,
+    /// The number of the view that made the center's server the server. Copies are ordered by reign, then version:
+    /// an update of a server that was lost is older than any of its successor's.
+    #[serde(default)]
+    pub reign: u64,
     /// How many updates the center had seen; only meaningful for strategies with a center.
     pub version: u64,
     pub done: Arc<Spans>,
@@ -123,6 +132,7 @@ impl Published {
             Extent::Params => Published {
                 params: self.params.clone(),
                 optimizer: Arc::default(),
+                reign: self.reign,
                 version: self.version,
                 done: Arc::default(),
             },
@@ -154,9 +164,11 @@ impl Letter {
     /// Whether the server's task of the receiver reads it, and not the worker's.
     pub fn is_for_server(&self) -> bool {
         match self {
-            Letter::Gradient { .. } | Letter::Idle | Letter::Handover { .. } => true,
+            Letter::Gradient { .. } | Letter::Idle | Letter::Newcomer | Letter::Handover { .. } => {
+                true
+            }
             Letter::Message { to, .. } => *to == Mailbox::Server,
-            Letter::SharedState { .. } | Letter::Center { .. } => false,
+            Letter::SharedState { .. } | Letter::Result { .. } | Letter::Center { .. } => false,
         }
     }
 
@@ -165,21 +177,22 @@ impl Letter {
         HEADER_BYTES
             + match self {
                 Letter::SharedState { state, .. } => state.bytes(),
+                Letter::Result { sum, .. } => sum.bytes(),
                 Letter::Center { params, done, .. } => {
                     4 * params.len() as u64 + bytes_of_spans(done)
                 }
                 Letter::Gradient { payload, spans, .. } => {
                     payload.bytes() + TAIL_BYTES + bytes_of_spans(spans)
                 }
-                Letter::Idle => 0,
+                Letter::Idle | Letter::Newcomer => 0,
                 Letter::Handover { center } => center.bytes(),
                 Letter::Message { message, .. } => message.bytes(),
             }
     }
 }
 
-fn nothing() -> Payload {
-    Payload::Dense(Vector::new())
+fn nothing() -> Arc<Payload> {
+    Arc::new(Payload::Dense(Vector::new()))
 }
 
 fn bytes_of_spans(spans: &Spans) -> u64 {
@@ -195,8 +208,9 @@ impl Framed for Letter {
     fn frames(&self) -> Vec<&[f32]> {
         match self {
             Letter::SharedState { state, .. } => state.frames(),
+            Letter::Result { sum, .. } => sum.frames(),
             Letter::Center { params, .. } => vec![params],
-            Letter::Gradient { .. } | Letter::Idle => vec![],
+            Letter::Gradient { .. } | Letter::Idle | Letter::Newcomer => vec![],
             Letter::Handover { center } => center.frames(),
             Letter::Message { message, .. } => {
                 message.vectors.iter().map(|vector| vector.as_slice()).collect()
@@ -207,12 +221,15 @@ impl Framed for Letter {
     fn fill(&mut self, frames: Vec<Vector>) -> Result<(), FrameError> {
         match self {
             Letter::SharedState { state, .. } => Arc::make_mut(state).fill(frames),
+            Letter::Result { sum, .. } => Arc::make_mut(sum).fill(frames),
             Letter::Center { params, .. } => {
                 let [vector] = exactly(frames)?;
                 *params = Arc::new(vector);
                 Ok(())
             }
-            Letter::Gradient { .. } | Letter::Idle => exactly::<0>(frames).map(drop),
+            Letter::Gradient { .. } | Letter::Idle | Letter::Newcomer => {
+                exactly::<0>(frames).map(drop)
+            }
             Letter::Handover { center } => center.fill(frames),
             Letter::Message { message, .. } => {
                 message.vectors = frames.into_iter().map(Arc::new).collect();
@@ -287,6 +304,7 @@ mod steps_only {
 mod tests {
     use super::*;
     use crate::ledger::Ledger;
+    use crate::wire::Extra;
     use paceline_learn::{Rescale, Rescaler};
 
     fn letters() -> Vec<Letter> {
@@ -295,6 +313,7 @@ mod tests {
         let published = Published {
             params: vector(1.0),
             optimizer: optimizer.clone(),
+            reign: 1,
             version: 4,
             done: Arc::new(Spans::one(0, 5)),
         };
@@ -308,16 +327,25 @@ mod tests {
                 vectors: [("outer.momentum".to_owned(), vector(3.0))].into(),
             },
             agreed: Agreed {
-                ledger: Ledger::new(9),
+                ledger: Arc::new(Ledger::new(9)),
                 rescaler: Rescaler::new(Rescale::None, 8.0),
                 stopped: false,
+                view: Arc::default(),
+                exchanges: 3,
+                digest: 4,
             },
         };
+        let tail = Tail { extra: Extra::Value(0.5), ..Tail::default() };
         let message = Message { data: serde_json::json!("mine"), vectors: vec![vector(5.0)] };
         vec![
             Letter::SharedState { view: 6, state: Arc::new(state) },
-            Letter::Center { params: vector(1.5), version: 1, done: Arc::default() },
+            Letter::Center { params: vector(1.5), reign: 1, version: 1, done: Arc::default() },
+            Letter::Result {
+                view: 6,
+                sum: Arc::new(Sum::new(7, Arc::default(), vec![2.5], vec![tail])),
+            },
             Letter::Idle,
+            Letter::Newcomer,
             Letter::Handover { center: published },
             Letter::Message { to: Mailbox::Server, message },
         ]
@@ -343,7 +371,7 @@ mod tests {
             let (too_few, too_many) = match letter {
                 // The number of these is not fixed by the head.
                 Letter::Message { .. } => continue,
-                Letter::Idle => (None, Some(vec![vec![1.0]])),
+                Letter::Idle | Letter::Newcomer => (None, Some(vec![vec![1.0]])),
                 Letter::Center { .. } => (Some(vec![]), Some(vec![vec![1.0], vec![2.0]])),
                 _ => (Some(vec![]), None),
             };

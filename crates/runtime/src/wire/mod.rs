@@ -5,7 +5,9 @@
 
 mod letter;
 mod memory;
+mod sum;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -14,20 +16,21 @@ use crate::codec::Payload;
 
 pub use letter::{Extent, Letter, Mailbox, Message, Published, SharedState, Shelf};
 pub use memory::Memory;
+pub use sum::Sum;
 
 /// What precedes every message: sender, view, exchange, part, length, checksum.
 pub const HEADER_BYTES: u64 = 48;
-/// A [`Tail`] on the wire; its two flags share a byte.
-pub const TAIL_BYTES: u64 = 49;
+/// A [`Tail`] on the wire; its flag is a byte.
+pub const TAIL_BYTES: u64 = 65;
 /// A [`Standing`] on the wire.
 const STANDING_BYTES: u64 = 17;
 
 /// Exact numbers that every member adds to an exchange; they are never encoded by a codec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tail {
-    /// The newest view that this member knows.
-    #[serde(rename = "view")]
-    pub newest_view: u64,
+    /// The newest plan that this member has heard of; 0 if none.
+    #[serde(default)]
+    pub plan: u64,
     pub samples: u64,
     pub loss_sum: f64,
     /// How many updates the replica had seen when the gradient was computed.
@@ -38,8 +41,26 @@ pub struct Tail {
     pub extra: Extra,
     /// Whether this member asks that the job end after this round.
     pub stop: bool,
-    /// Whether this member asks all members for a snapshot after this round.
-    pub save: bool,
+    /// The newest snapshot that this member was asked for: all hand in their parts after this round. (A flag in
+    /// snapshots of an older format, where it was always false.)
+    #[serde(default, deserialize_with = "number_or_flag")]
+    pub save: u64,
+    /// A hash of everything that the members must agree on; 0 if this member did not compute it this time.
+    #[serde(default)]
+    pub digest: u64,
+}
+
+fn number_or_flag<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Save {
+        Number(u64),
+        Flag(bool),
+    }
+    Ok(match Save::deserialize(from)? {
+        Save::Number(number) => number,
+        Save::Flag(flag) => u64::from(flag),
+    })
 }
 
 /// One more number that some exchanges need from each member.
@@ -82,18 +103,19 @@ impl From<f64> for Extra {
 /// What a member tells the others when it enters a view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    pub round: u64,
+    /// How many exchanges this member has completed: their results are here, used or not.
+    pub completed: u64,
+    /// A hash of all these results.
+    pub digest: u64,
     /// A newcomer has no state to share and adopts that of the others.
     pub newcomer: bool,
-    /// The newest view that this member knows.
-    pub newest_view: u64,
 }
 
 /// What a member puts into an exchange (a collective operation of all members).
 #[derive(Clone, Debug)]
 pub enum Entry {
     /// Summed over the members.
-    Sum { payload: Payload, tail: Tail },
+    Sum { payload: Arc<Payload>, tail: Tail },
     /// Handed to every member as it is.
     Gather { standing: Standing },
 }
@@ -110,7 +132,7 @@ impl Entry {
     pub fn steps(&self, members: usize) -> Steps {
         let n = members as u64;
         match self {
-            Entry::Sum { payload: payload @ Payload::Sparse { .. }, .. } => Steps {
+            Entry::Sum { payload, .. } if matches!(**payload, Payload::Sparse { .. }) => Steps {
                 count: members as u32 - 1,
                 bytes: payload.bytes() + HEADER_BYTES + TAIL_BYTES,
             },

@@ -1,21 +1,24 @@
-//! Exchanges among all members: sums, averages, and how they end when a member is lost.
+//! Exchanges among all members: sums and averages. An exchange is a transaction: it is tried again, with the same input,
+//! until it has a result, whoever is lost meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_learn::rescale::Parts;
 use paceline_learn::vector::{add, add_scaled, norm_squared, scale};
-use paceline_learn::{Rescale, Vector};
+use paceline_learn::{Rescale, Vector, mix};
 
-use super::{Average, ENCODING, Mine, Total, Worker};
+use super::{Average, ENCODING, Mine, Total, Worker, steps};
 use crate::codec::Payload;
+use crate::coordination::Word;
 use crate::exchange::Sum;
 use crate::executor::{Interrupt, Wanted};
 use crate::ids::WorkerId;
-use crate::journal::Record;
-use crate::private::{PendingSum, Progress};
+use crate::journal::{Record, ResultName};
+use crate::ledger::Ledger;
+use crate::private::{Input, PendingSum, Progress};
 use crate::spans::Spans;
-use crate::wire::{Entry, Extra, Standing, Tail};
+use crate::wire::{Entry, Extra, Tail};
 
 impl Worker {
     /// The gradient over the samples of all members.
@@ -26,7 +29,6 @@ impl Worker {
 
     /// Starts a sum that is under way while the worker does something else.
     pub fn start_sum(&mut self, mine: Option<Mine>) {
-        assert!(self.state.private.pending.is_none(), "one sum at a time");
         let version = mine.as_ref().map_or(self.state.version, |mine| mine.version);
         let vector = mine.map(|mine| mine.gradient.sum).unwrap_or_default();
         let samples = self.state.private.samples;
@@ -37,32 +39,27 @@ impl Worker {
             _ => Extra::None,
         };
         let payload = self.encode(vector);
-        self.state.private.pending = Some(self.enter(payload, version, extra));
+        self.start(payload, version, extra);
     }
 
-    /// Whether a sum is under way that has not ended yet.
-    pub fn is_summing(&self) -> bool {
+    /// Whether a sum is under way that has not ended yet. A sum that must be tried again, because a member was
+    /// lost, is not under way: nobody can tell how long that takes.
+    pub fn is_summing(&mut self) -> bool {
+        self.collect();
         let Some(pending) = &self.state.private.pending else { return false };
         if let Some(replay) = &self.plan.replay {
             let recorded = replay.entries.get(&(self.id, self.state.round));
             return recorded.is_some_and(|(samples, _)| self.state.private.samples < *samples);
         }
-        match pending.progress {
-            Progress::Underway { ticket, .. } => {
-                !self.port.look(|inbox| inbox.known_sum(ticket).is_some())
-            }
-            Progress::Finished(_) => false,
-        }
+        matches!(pending.progress, Progress::Underway { .. }) && !self.is_closed()
     }
 
     /// Waits for the sum under way; `None` if there is none.
     pub async fn finish_sum(&mut self) -> Result<Option<Total>, Interrupt> {
-        let Some(pending) = self.state.private.pending.clone() else { return Ok(None) };
-        let sum = self.result_of(&pending).await?;
-        self.state.private.pending = None;
-        let version = sum.version;
-        let lanes = self.state.agreed.ledger.has_lanes();
-        let spans = if lanes { self.advance_lanes(&sum) } else { pending.dealt };
+        if self.state.private.pending.is_none() {
+            return Ok(None);
+        }
+        let (sum, spans) = self.take_result().await?;
         if self.plan.rescale == Rescale::Adascale && sum.gradient.samples > 0 {
             let n = sum.tails.len() as f64;
             self.state.agreed.rescaler.observe(&Parts {
@@ -72,26 +69,13 @@ impl Worker {
                     / (sum.gradient.samples as f64).powi(2),
             });
         }
+        let version = sum.version();
         Ok(Some(Total { sum, spans, version }))
     }
 
     /// The gradient of the learned parameters; statistics of buffers follow it.
     fn learned<'a>(&self, gradient: &'a [f32]) -> &'a [f32] {
         &gradient[..gradient.len().min(self.plan.layout.params)]
-    }
-
-    fn advance_lanes(&mut self, sum: &Sum) -> Spans {
-        let members = self.view.members.iter().copied();
-        let counts: Vec<_> = members.zip(sum.tails.iter().map(|tail| tail.samples)).collect();
-        let ledger = &mut self.state.agreed.ledger;
-        let spans = ledger.advance_lanes(&counts);
-        // The next round is expected to take what this one took. Only agreed numbers may be used here,
-        // because all members must change the ledger alike.
-        let base = self.lane_batch;
-        let expected: Vec<_> = counts.iter().map(|(who, count)| (*who, base.max(*count))).collect();
-        ledger.fill_lanes(&expected);
-        self.state.private.drawn -= sum.tails[self.rank()].samples;
-        spans
     }
 
     /// The weighted mean of the members' replicas. Samples that members learned from alone are thereby applied.
@@ -107,8 +91,8 @@ impl Worker {
             scale(&mut vector, weight as f32);
         }
         let payload = self.encode(vector);
-        let pending = self.enter(payload, self.state.version, Extra::Weight(weight));
-        let sum = self.result_of(&pending).await?;
+        self.start(payload, self.state.version, Extra::Weight(weight));
+        let (sum, _) = self.take_result().await?;
         let weights: f64 = sum.tails.iter().map(|tail| tail.extra.number()).sum();
         let mean = sum.mean.get_or_init(|| {
             let mut mean = sum.gradient.sum.clone();
@@ -122,49 +106,20 @@ impl Worker {
         } else {
             mean.clone()
         };
-        let rate = self.rate();
-        self.apply(pending.dealt, sum.gradient.loss_sum, 0, rate);
         Ok(Average { mean, sum })
     }
 
     /// The mean of a number over the members.
     pub async fn mean_of(&mut self, number: f64) -> Result<f64, Interrupt> {
         let nothing = Payload::Dense(Vector::new());
-        let pending = self.enter(nothing, self.state.version, Extra::Value(number));
-        let sum = self.result_of(&pending).await?;
+        self.start(nothing, self.state.version, Extra::Value(number));
+        let (sum, _) = self.take_result().await?;
         if let Some(replay) = &self.plan.replay
             && let Some(recorded) = replay.means.get(&self.state.round)
         {
             return Ok(*recorded);
         }
         Ok(sum.tails.iter().map(|tail| tail.extra.number()).sum::<f64>() / sum.tails.len() as f64)
-    }
-
-    pub(crate) async fn gather(
-        &mut self,
-        standing: Standing,
-    ) -> Result<Arc<Vec<Standing>>, Interrupt> {
-        let entry = Entry::Gather { standing };
-        let bytes = self.bytes_of(&entry);
-        let (view, number, entered) = (self.view.clone(), self.next_exchange(), self.now());
-        let ticket = self.port.exchange(view.clone(), number, entry);
-        let wanted = Wanted::Exchange { view: view.number, number };
-        let standings = self
-            .port
-            .until(wanted, |inbox| {
-                if let Some(standings) = inbox.gathered(ticket) {
-                    return Some(Ok(standings));
-                }
-                (inbox.has_lost_one_of(&view) || inbox.over).then(|| {
-                    inbox.abandon(ticket);
-                    Err(Interrupt::ViewChanged)
-                })
-            })
-            .await?;
-        let blocked = entered;
-        let (who, view, exchange) = (self.id, view.number, number);
-        self.port.record(Record::Exchanged { who, view, exchange, entered, blocked, bytes });
-        Ok(standings)
     }
 
     pub(super) fn encode(&mut self, vector: Vector) -> Payload {
@@ -177,7 +132,11 @@ impl Worker {
         self.plan.codec.encode(vector, residual, &mut dice)
     }
 
-    fn enter(&mut self, payload: Payload, version: u64, extra: Extra) -> PendingSum {
+    /// Puts together what this worker contributes to the next exchange, and enters it. While members settle the input is
+    /// only kept: it is entered in the next view.
+    fn start(&mut self, payload: Payload, version: u64, extra: Extra) {
+        assert!(self.state.private.pending.is_none(), "one exchange at a time");
+        self.say_bye_if_ordered();
         let (samples, round) = (self.state.private.samples, self.state.round);
         let mut compute = std::mem::take(&mut self.state.private.compute);
         if let Some(replay) = &self.plan.replay
@@ -185,101 +144,176 @@ impl Worker {
         {
             compute = *recorded;
         }
-        let (newest_view, stop, save_ordered) = self.port.look(|inbox| {
-            let newest = inbox.view.as_ref().map_or(0, |view| view.number);
-            (newest, inbox.stop_ordered, inbox.save_ordered)
+        let (plan, stop, save) = self.port.look(|inbox| {
+            let plan = inbox.plan_due().map_or(0, |plan| plan.number);
+            (plan, inbox.stop_ordered, inbox.save_ordered)
         });
-        // Only rank 0 passes the request on; members that receive it in different rounds would trigger two snapshots.
-        let save = save_ordered > self.save_served && self.rank() == 0;
-        if save {
-            self.save_served = save_ordered;
-        }
         let loss_sum = std::mem::take(&mut self.state.private.loss_sum);
         self.state.private.samples = 0;
-        let tail = Tail { newest_view, samples, loss_sum, version, compute, extra, stop, save };
-        let entry = Entry::Sum { payload, tail };
-        let bytes = self.bytes_of(&entry);
-        let number = self.next_exchange();
+        let digest = mix(self.state.agreed.summary() ^ self.common.take().unwrap_or(0)).max(1);
+        let tail = Tail { plan, samples, loss_sum, version, compute, extra, stop, save, digest };
+        let number = self.state.agreed.exchanges + 1;
         let (who, view, exchange) = (self.id, self.view.number, number);
         if samples > 0 {
             self.port.record(Record::Entered { who, view, exchange, round, samples, compute });
         }
-        let ticket = self.port.exchange(self.view.clone(), number, entry);
-        PendingSum {
+        self.state.private.pending = Some(PendingSum {
             number,
-            bytes,
-            dealt: std::mem::take(&mut self.state.private.dealt),
+            bytes: 0,
+            dealt: Spans::new(),
             samples,
             entered: self.now(),
-            progress: Progress::Underway { ticket, view: self.view.clone() },
+            input: Some(Arc::new(Input { payload: Arc::new(payload), tail })),
+            progress: Progress::Closed,
+        });
+        if !self.is_closed() {
+            self.enter();
         }
     }
 
-    /// Waits for a sum and takes over what its members agreed on.
-    async fn result_of(&mut self, pending: &PendingSum) -> Result<Arc<Sum>, Interrupt> {
-        let blocked = self.now();
-        let sum = self.wait_for(pending, true).await?;
-        let view = match &pending.progress {
-            Progress::Underway { view, .. } => view.number,
-            Progress::Finished(_) => self.view.number,
-        };
-        let (who, exchange, entered, bytes) =
-            (self.id, pending.number, pending.entered, pending.bytes);
-        self.port.record(Record::Exchanged { who, view, exchange, entered, blocked, bytes });
-        self.newest_view_agreed = self.newest_view_agreed.max(sum.newest_view);
-        self.state.agreed.stopped |= sum.stop;
-        self.save_agreed |= sum.save;
-        Ok(sum)
-    }
-
-    /// Waits until a sum has ended; `take` removes it from the inbox.
-    pub(super) async fn wait_for(
-        &self,
-        pending: &PendingSum,
-        take: bool,
-    ) -> Result<Arc<Sum>, Interrupt> {
-        let (ticket, view) = match &pending.progress {
-            Progress::Underway { ticket, view } => (*ticket, view),
-            Progress::Finished(sum) => return Ok(sum.clone()),
-        };
-        let wanted = Wanted::Exchange { view: view.number, number: pending.number };
-        self.port
-            .until(wanted, |inbox| {
-                let sum = if take { inbox.sum(ticket) } else { inbox.known_sum(ticket).cloned() };
-                if let Some(sum) = sum {
-                    return Some(Ok(sum));
-                }
-                (inbox.has_lost_one_of(view) || inbox.over).then(|| {
-                    inbox.abandon(ticket);
-                    Err(Interrupt::ViewChanged)
-                })
-            })
-            .await
-    }
-
-    /// Drops a sum whose result will not be used.
-    pub(super) fn abandon(&self, pending: &PendingSum) {
-        if let Progress::Underway { ticket, .. } = pending.progress {
-            self.port.look(|inbox| inbox.abandon(ticket));
+    /// Enters the pending exchange in the view in which this worker stands.
+    pub(super) fn enter(&mut self) {
+        let Some(pending) = &mut self.state.private.pending else { return };
+        if matches!(pending.progress, Progress::Finished(_)) {
+            return;
         }
-    }
-
-    fn next_exchange(&mut self) -> u64 {
-        self.state.private.exchanges += 1;
-        self.state.private.exchanges
-    }
-
-    fn bytes_of(&self, entry: &Entry) -> u64 {
+        let keeps = self.port.can_lose_members();
+        let input = if keeps { pending.input.clone() } else { pending.input.take() };
+        let input = input.expect("an input is kept until its result is here");
+        let Input { payload, tail } = Arc::unwrap_or_clone(input);
+        let entry = Entry::Sum { payload, tail };
         let steps = entry.steps(self.view.members.len());
-        u64::from(steps.count) * steps.bytes
+        pending.bytes = u64::from(steps.count) * steps.bytes;
+        let ticket = self.port.exchange(self.view.clone(), pending.number, entry);
+        pending.progress = Progress::Underway { ticket, view: self.view.clone() };
     }
 
-    /// How long each member computed for the last exchange, and over how many samples, by rank.
+    /// Takes the result of the pending exchange out of the inbox if it has arrived.
+    pub(super) fn collect(&mut self) {
+        if let Some(pending) = &mut self.state.private.pending
+            && let Progress::Underway { ticket, .. } = pending.progress
+            && let Some(sum) = self.port.look(|inbox| inbox.sum(ticket))
+        {
+            pending.progress = Progress::Finished(sum);
+        }
+    }
+
+    /// Gives up the pending exchange in the view in which it was entered; it is entered again in the next one.
+    pub(super) fn close(&mut self) {
+        if let Some(pending) = &mut self.state.private.pending
+            && let Progress::Underway { view, .. } = &pending.progress
+        {
+            self.port.withdraw(view.number, pending.number);
+            pending.progress = Progress::Closed;
+        }
+    }
+
+    /// Waits until the pending exchange has its result, through as many views as it takes.
+    pub(super) async fn complete(&mut self) -> Result<Arc<Sum>, Interrupt> {
+        loop {
+            self.collect();
+            let pending = self.state.private.pending.as_mut().expect("an exchange is pending");
+            let (ticket, view) = match &pending.progress {
+                Progress::Finished(sum) => return Ok(sum.clone()),
+                Progress::Underway { ticket, view } => (*ticket, view.number),
+                // `Err` if the job is over, or goes on without this worker.
+                Progress::Closed => {
+                    self.settle().await?;
+                    continue;
+                }
+            };
+            let wanted = Wanted::Exchange { view, number: pending.number };
+            let is_open = self
+                .port
+                .until(wanted, |inbox| {
+                    if inbox.known_sum(ticket).is_some() {
+                        return Some(true);
+                    }
+                    (inbox.has_ended() || inbox.view_number() > view).then_some(false)
+                })
+                .await;
+            if !is_open {
+                self.close();
+            }
+        }
+    }
+
+    /// Waits for the result of the pending exchange and takes it: what its contributors put in counts from now on.
+    async fn take_result(&mut self) -> Result<(Arc<Sum>, Arc<Spans>), Interrupt> {
+        let blocked = self.now();
+        let sum = self.complete().await?;
+        let pending = self.state.private.pending.take().expect("an exchange is pending");
+        let (who, exchange, view) = (self.id, pending.number, sum.view.number);
+        let (entered, bytes) = (pending.entered, pending.bytes);
+        self.port.record(Record::Exchanged { who, view, exchange, entered, blocked, bytes });
+        let spans = self.take(&sum)?;
+        self.state.private.drawn -= pending.samples;
+        self.plan_agreed = sum.plan();
+        self.save_agreed = self.save_agreed.max(sum.save());
+        if self.port.can_lose_members() {
+            self.last = Some(sum.clone());
+        }
+        Ok((sum, spans))
+    }
+
+    /// Changes what all members agree on, as every member does that takes this result.
+    fn take(&mut self, sum: &Arc<Sum>) -> Result<Arc<Spans>, Interrupt> {
+        let dissenters = sum.dissenters();
+        if !dissenters.is_empty() {
+            return Err(self.disagree(sum.exchange, dissenters.to_vec()));
+        }
+        let (agreed, lane_batch) = (&mut self.state.agreed, self.lane_batch);
+        let step = steps::TAKE ^ lane_batch.unwrap_or(0);
+        let taken = self.port.once(&agreed.ledger, Some(sum), step, || {
+            let mut ledger = Ledger::clone(&agreed.ledger);
+            let spans = ledger.take(sum.counts());
+            if let Some(base) = lane_batch {
+                // The next round is expected to take what this one took.
+                ledger.fill_lanes(sum.counts().map(|(who, count)| (who, count.max(base))));
+            }
+            (Arc::new(ledger), spans.map(Arc::new))
+        });
+        let (ledger, spans) = &*taken;
+        let Some(spans) = spans else {
+            // A contributor says that it computed more than was dealt to it.
+            return Err(self.disagree(sum.exchange, sum.view.members.clone()));
+        };
+        agreed.ledger = ledger.clone();
+        agreed.view = sum.view.clone();
+        agreed.stopped |= sum.stop();
+        agreed.extend(sum.digest());
+        let counts = !matches!(sum.tails.first(), Some(Tail { extra: Extra::Value(_), .. }));
+        if counts && sum.is_first_taken() {
+            let (who, version, round) = (self.id, self.state.version + 1, Some(self.state.round));
+            let (loss_sum, rate) = (sum.gradient.loss_sum, self.rate());
+            let staleness = self.state.version.saturating_sub(sum.version());
+            let result = Some(ResultName { exchange: sum.exchange, view: sum.view.number });
+            let spans = Spans::clone(spans);
+            self.port.record(Record::Applied {
+                who,
+                version,
+                spans,
+                loss_sum,
+                staleness,
+                rate,
+                round,
+                result,
+            });
+        }
+        Ok(spans.clone())
+    }
+
+    /// Members hold different results: whatever they would learn from now on is worth nothing.
+    pub(crate) fn disagree(&self, exchange: u64, workers: Vec<WorkerId>) -> Interrupt {
+        self.port.tell(Word::Disagreed { exchange, workers });
+        Interrupt::Over
+    }
+
+    /// How long each contributor computed for an exchange, and over how many samples.
     pub fn efforts<'a>(
-        &'a self,
+        &self,
         total: &'a Sum,
     ) -> impl Iterator<Item = (WorkerId, u64, Duration)> + 'a {
-        let members = self.view.members.iter();
-        members.zip(&total.tails).map(|(who, tail)| (*who, tail.samples, tail.compute))
+        total.efforts()
     }
 }

@@ -8,7 +8,7 @@ use super::{Mine, Worker};
 use crate::executor::{Interrupt, Wanted};
 use crate::ids::WorkerId;
 use crate::journal::Record;
-use crate::wire::{Extent, HEADER_BYTES, Letter, Mailbox, Message, Published, Shelf, Tail};
+use crate::wire::{Extent, Letter, Mailbox, Message, Published, Shelf, Tail};
 
 impl Worker {
     /// Sends a message to the same strategy of another worker; it does not wait.
@@ -29,55 +29,62 @@ impl Worker {
     /// Sends a message to the server and waits until it replies with the center.
     pub async fn call(&mut self, message: Message) -> Result<Arc<Vector>, Interrupt> {
         let letter = Letter::Message { to: Mailbox::Server, message };
-        Ok(self.call_server(letter).await?.0)
+        Ok(self.call_server(letter).await?.params)
     }
 
-    async fn call_server(&mut self, letter: Letter) -> Result<(Arc<Vector>, u64), Interrupt> {
+    pub(crate) async fn call_server(&mut self, letter: Letter) -> Result<Published, Interrupt> {
         let (server, since) = (self.server(), self.now());
         // A server that left may have answered an earlier call too late.
         self.port.look(|inbox| inbox.forget_centers());
         self.port.send(server, letter);
-        let (params, version, done) = self
+        let center = self
             .port
             .until(Wanted::Letter { from: Some(server) }, |inbox| {
-                let gone = !inbox.is_member(server) || inbox.over;
-                inbox.center(server).map(Ok).or(gone.then_some(Err(Interrupt::PeerLost)))
+                if let Some(center) = inbox.center(server) {
+                    return Some(Ok(center));
+                }
+                if inbox.has_ended() {
+                    return Some(Err(Interrupt::Over));
+                }
+                (!inbox.is_server(server)).then_some(Err(Interrupt::PeerLost))
             })
             .await?;
         self.port.record(Record::Waited { who: self.id, whom: server, since });
-        let (copy, optimizer) = (params.clone(), Arc::default());
-        self.port.publish(Shelf::Copy, Published { params: copy, optimizer, version, done });
-        Ok((params, version))
+        self.port.publish(Shelf::Copy, center.clone());
+        Ok(center)
     }
 
-    /// Pushes a gradient to the server and waits for the center in return.
+    /// Pushes a gradient to the server and waits for the center in return. If the server is lost, its successor gets the
+    /// gradient: it knows whether the samples are in the center already.
     pub async fn push(&mut self, mine: Mine) -> Result<Arc<Vector>, Interrupt> {
         let Mine { gradient, spans, version, .. } = mine;
         let (samples, loss_sum) = (gradient.samples, gradient.loss_sum);
-        let residual = self.state.private.residual.clone();
-        let payload = self.encode(gradient.sum);
+        let payload = Arc::new(self.encode(gradient.sum));
         let tail = Tail { version, samples, loss_sum, ..Tail::default() };
-        let letter = Letter::Gradient { payload, tail, spans: spans.clone() };
-        match self.call_server(letter).await {
-            Ok((params, version)) => {
-                self.state.version = version;
-                Ok(params)
+        loop {
+            let (payload, tail, spans) = (payload.clone(), tail.clone(), spans.clone());
+            match self.call_server(Letter::Gradient { payload, tail, spans: spans.clone() }).await {
+                Ok(center) => {
+                    self.in_hand.subtract(&spans);
+                    self.state.version = center.version;
+                    return Ok(center.params);
+                }
+                Err(Interrupt::PeerLost) => self.follow_view(),
+                Err(interrupt) => return Err(interrupt),
             }
-            Err(interrupt) => {
-                // The samples are returned as if nothing was sent. If the lost server had applied them, the update
-                // survives only in a copy of the center, and then the new server reports them as done.
-                self.state.private.residual = residual;
-                self.give_back(spans);
-                Err(interrupt)
-            }
+        }
+    }
+
+    /// Takes the newest view for this worker's own. Asynchronous workers do so at any time.
+    pub(crate) fn follow_view(&mut self) {
+        if let Some(newest) = self.port.look(|inbox| inbox.view.clone()) {
+            self.state.agreed.view = newest.clone();
+            self.view = newest;
         }
     }
 
     /// A peer's last published replica, read without disturbing the peer.
     pub async fn read(&self, from: WorkerId) -> Result<Arc<Vector>, Interrupt> {
-        let value = self.port.read(from, Shelf::Replica, Extent::Params).await?;
-        let bytes = HEADER_BYTES + value.bytes();
-        self.port.record(Record::Sent { who: from, to: self.id, bytes });
-        Ok(value.params)
+        Ok(self.port.read(from, Shelf::Replica, Extent::Params).await?.params)
     }
 }

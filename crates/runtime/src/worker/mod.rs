@@ -3,24 +3,26 @@
 mod exchanges;
 mod letters;
 mod samples;
+mod settling;
 mod snapshots;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_learn::{Dice, Gradient, OptimizerState, Rescaler, Vector};
+use paceline_learn::{Dice, Gradient, OptimizerState, Rescaler, Vector, mix};
 
 use crate::agreed::Agreed;
+use crate::coordination::Word;
 use crate::exchange::Sum;
 use crate::executor::Port;
 use crate::ids::{Ticket, WorkerId};
-use crate::journal::Record;
+use crate::journal::{Record, digest};
 use crate::ledger::Ledger;
 use crate::plan::Plan;
 use crate::private::PrivateState;
 use crate::spans::Spans;
 use crate::view::View;
-use crate::wire::{Published, Shelf};
+use crate::wire::{Memory, Published, Shelf};
 
 /// Where the samples of a gradient come from.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +59,8 @@ impl Mine {
 #[derive(Clone, Debug)]
 pub struct Total {
     pub sum: Arc<Sum>,
-    pub spans: Spans,
+    /// The positions of the samples.
+    pub spans: Arc<Spans>,
     pub version: u64,
 }
 
@@ -68,7 +71,7 @@ pub struct Average {
     pub sum: Arc<Sum>,
 }
 
-/// Everything that is restored when a round is undone.
+/// What a worker holds: the replica, what all members agree on, and what it knows alone.
 #[derive(Clone)]
 pub struct State {
     pub round: u64,
@@ -81,20 +84,43 @@ pub struct State {
     pub private: PrivateState,
 }
 
+impl State {
+    fn new(plan: &Plan) -> State {
+        State {
+            round: 0,
+            version: 0,
+            params: plan.initial.clone(),
+            optimizer: plan.blank.clone(),
+            agreed: Agreed {
+                ledger: plan.ledger.clone(),
+                rescaler: Rescaler::new(plan.rescale, plan.batch_reference),
+                stopped: false,
+                view: Arc::default(),
+                exchanges: 0,
+                digest: 0,
+            },
+            anchor: plan.initial.clone(),
+            private: PrivateState::default(),
+        }
+    }
+}
+
 pub struct Worker {
     pub id: WorkerId,
+    /// The view in force in which this worker stands, as far as it has heard.
     pub view: Arc<View>,
     pub plan: Arc<Plan>,
     pub(crate) port: Port,
     pub(crate) state: State,
-    /// The newest view reported in the last exchange; every member has seen this number.
-    pub(crate) newest_view_agreed: u64,
+    /// The last result that was taken, for members that missed it.
+    last: Option<Arc<Sum>>,
+    /// The newest plan that all contributors of the last result had heard of.
+    pub(crate) plan_agreed: u64,
     /// The coordinator has no more samples for asynchronous workers.
     pub(crate) out_of_samples: bool,
-    /// The members agreed to hand in parts of a snapshot after this round.
-    pub(crate) save_agreed: bool,
-    /// The number of the newest requested snapshot that this worker has passed on to the others, or handed
-    /// in its part of.
+    /// The newest snapshot that the members agreed to hand in their parts of.
+    pub(crate) save_agreed: u64,
+    /// The number of the newest requested snapshot that this worker has handed in its part of.
     pub(crate) save_served: u64,
     /// This worker has handed in a part of the snapshot that ends a stopped job.
     pub(crate) stop_served: bool,
@@ -107,39 +133,29 @@ pub struct Worker {
     factor: f32,
     updates: u32,
     lease: Option<Ticket>,
-    computed: u64,
-    /// The agreed base batch of lanes; see [`Share::Lane`].
-    lane_batch: u64,
-    applied: Vec<Record>,
+    /// Leased samples whose gradients are not applied yet.
+    in_hand: Spans,
+    /// See [`Strategy::lane_batch`](crate::Strategy::lane_batch).
+    lane_batch: Option<u64>,
+    /// A hash of what the members had in common when the round began, in rounds in which it is compared.
+    common: Option<u64>,
     /// Epochs of the job whose end this worker has seen.
     epochs_seen: u64,
+    said_bye: bool,
 }
 
 impl Worker {
-    pub(crate) fn new(plan: Arc<Plan>, port: Port, view: Arc<View>) -> Worker {
-        let agreed = Agreed {
-            ledger: Ledger::new(plan.samples_total),
-            rescaler: Rescaler::new(plan.rescale, plan.batch_reference),
-            stopped: false,
-        };
-        let state = State {
-            round: 0,
-            version: 0,
-            params: plan.initial.clone(),
-            optimizer: plan.blank.clone(),
-            agreed,
-            anchor: plan.initial.clone(),
-            private: PrivateState::default(),
-        };
+    pub(crate) fn new(plan: Arc<Plan>, port: Port) -> Worker {
         Worker {
             id: port.worker,
-            view,
+            view: Arc::default(),
+            state: State::new(&plan),
             plan,
             port,
-            state,
-            newest_view_agreed: 0,
+            last: None,
+            plan_agreed: 0,
             out_of_samples: false,
-            save_agreed: false,
+            save_agreed: 0,
             save_served: 0,
             stop_served: false,
             clock: 0,
@@ -148,11 +164,30 @@ impl Worker {
             factor: 1.0,
             updates: 0,
             lease: None,
-            computed: 0,
-            lane_batch: 1,
-            applied: Vec::new(),
+            in_hand: Spans::new(),
+            lane_batch: None,
+            common: None,
             epochs_seen: 0,
+            said_bye: false,
         }
+    }
+
+    /// Forgets everything, as before the first view.
+    pub(crate) fn reset(&mut self) {
+        let said_bye = self.said_bye;
+        *self = Worker { said_bye, ..Worker::new(self.plan.clone(), self.port.clone()) };
+    }
+
+    /// Tells the coordinator once that this worker wants to leave, if it was told to.
+    pub(crate) fn say_bye_if_ordered(&mut self) {
+        if !self.said_bye && self.port.look(|inbox| inbox.leave_ordered) {
+            self.said_bye = true;
+            self.port.tell(Word::Bye);
+        }
+    }
+
+    pub(crate) fn has_said_bye(&self) -> bool {
+        self.said_bye
     }
 
     pub fn now(&self) -> Duration {
@@ -166,6 +201,12 @@ impl Worker {
     /// This worker's place in its view.
     pub fn rank(&self) -> usize {
         self.view.rank(self.id).expect("a worker is in its own view")
+    }
+
+    /// The members on which all members agree: the contributors of the last exchange, or the members of a view that
+    /// is in force since. Shares and learning rates follow these: of a loss, some members hear earlier than others.
+    pub fn members(&self) -> &[WorkerId] {
+        &self.state.agreed.view.members
     }
 
     pub fn params(&self) -> &Arc<Vector> {
@@ -246,17 +287,37 @@ impl Worker {
 const PEER: u64 = 1;
 const ENCODING: u64 = 2;
 
+/// What a round begins with.
+pub(crate) struct Basis {
+    pub nominal_batch: f64,
+    pub lane_batch: Option<u64>,
+    pub is_synchronous: bool,
+    /// The strategy's memory, in rounds in which the members compare it.
+    pub memory: Option<Memory>,
+}
+
 /// What the training loop does with a worker.
 impl Worker {
     /// Sets the clock and the learning rate's factor for the round that begins.
-    pub(crate) fn begin_round(&mut self, nominal_batch: f64, lane_batch: u64, synchronous: bool) {
+    pub(crate) fn begin_round(&mut self, basis: Basis) {
+        let Basis { nominal_batch, lane_batch, is_synchronous, memory } = basis;
         self.factor = self.state.agreed.rescaler.factor(nominal_batch);
         self.state.anchor = self.state.params.clone();
-        (self.computed, self.deals, self.nominal_batch) = (0, 0, nominal_batch);
-        self.lane_batch = lane_batch.max(1);
-        if synchronous {
-            self.clock = self.state.agreed.ledger.done().len();
+        (self.deals, self.nominal_batch) = (0, nominal_batch);
+        self.lane_batch = lane_batch;
+        if is_synchronous {
+            self.clock = self.samples_done();
+            self.open_lanes();
         }
+        self.common = memory.map(|memory| self.hash_of_common(memory));
+    }
+
+    /// A hash of the replica and the strategy's memory.
+    fn hash_of_common(&self, memory: Memory) -> u64 {
+        let hash_of = |vector: &Arc<Vector>| self.port.fingerprint(vector);
+        let Memory { json, vectors } = memory;
+        let hashes = [digest(&json.to_string())].into_iter().chain(vectors.values().map(hash_of));
+        hashes.fold(hash_of(&self.state.params), |hash, part| mix(hash ^ part))
     }
 
     pub(crate) fn has_sum_under_way(&self) -> bool {
@@ -265,9 +326,6 @@ impl Worker {
 
     pub(crate) fn commit(&mut self) {
         self.state.round += 1;
-        for record in std::mem::take(&mut self.applied) {
-            self.port.record(record);
-        }
         let fingerprint = self.plan.fingerprints.then(|| self.port.fingerprint(&self.state.params));
         let (who, round) = (self.id, self.state.round);
         self.port.record(Record::Committed { who, round, fingerprint });
@@ -296,36 +354,34 @@ impl Worker {
     /// Puts the replica where peers can read it.
     pub fn publish(&self) {
         let (params, optimizer) = (self.state.params.clone(), self.state.optimizer.clone());
-        let done = Arc::default();
-        self.port.publish(Shelf::Replica, Published { params, optimizer, version: 0, done });
+        let (reign, version, done) = (0, 0, Arc::default());
+        self.port.publish(Shelf::Replica, Published { params, optimizer, reign, version, done });
     }
 
-    pub(crate) fn roll_back(&mut self, before: State) {
-        self.applied.clear();
-        if let Some(pending) = self.state.private.pending.take() {
-            // A view follows, in which nothing of the old one is used.
-            self.abandon(&pending);
-        }
-        let (who, round, samples) = (self.id, before.round, self.computed);
-        self.port.record(Record::RolledBack { who, round, samples });
-        self.state = before;
-    }
-
-    /// Enters a view. A sum that is under way in the old one is dropped, and its samples are free again.
-    pub(crate) fn enter_view(&mut self, view: Arc<View>) {
+    /// Stands in a view from now on; older ones are forgotten.
+    pub(crate) fn stand_in(&mut self, view: Arc<View>) {
         self.port.look(|inbox| inbox.forget_views(view.number));
         self.view = view;
-        self.save_agreed = false;
-        let private = &mut self.state.private;
-        let residual = std::mem::take(&mut private.residual);
-        let before = std::mem::replace(private, PrivateState { residual, ..Default::default() });
-        if let Some(pending) = before.pending {
-            self.abandon(&pending);
-            if pending.samples > 0 {
-                let (who, round, samples) = (self.id, self.state.round, pending.samples);
-                self.port.record(Record::RolledBack { who, round, samples });
-            }
-        }
-        self.state.agreed.ledger.release_all();
     }
+
+    /// A view is in force that all its members agree on, whoever contributed to the last result. The lanes of those
+    /// that are not in it are free.
+    pub(crate) fn agree_on(&mut self, view: Arc<View>) {
+        let ledger = &self.state.agreed.ledger;
+        self.state.agreed.ledger =
+            self.port.once(ledger, None, mix(steps::KEEP ^ view.number), || {
+                let mut ledger = Ledger::clone(ledger);
+                ledger.keep_lanes(&view.members);
+                ledger
+            });
+        self.state.agreed.view = view;
+    }
+}
+
+/// Names of computations that equal members make alike; see [`Cluster::once`](crate::Cluster::once).
+mod steps {
+    pub const KEEP: u64 = 2 << 32;
+    pub const OPEN: u64 = 3 << 32;
+    pub const DEAL: u64 = 4 << 32;
+    pub const TAKE: u64 = 5 << 32;
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Mine, Share, Total, Worker};
+use super::{Mine, Share, Total, Worker, steps};
 use crate::coordination::{Lease, Word};
 use crate::edge::Replica;
 use crate::executor::Wanted;
 use crate::journal::Record;
+use crate::ledger::Ledger;
 use crate::spans::Spans;
 
 /// A first guess of the base batches in an open batch, until one has been measured.
@@ -18,14 +19,15 @@ impl Worker {
         let is_leased = matches!(share, Share::Leased { .. });
         let spans = match share {
             Share::ByRank(shares) => {
-                let mut dealt = self.state.agreed.ledger.deal(shares.iter().sum());
-                self.state.private.dealt.add(&dealt);
-                self.deals += 1;
-                let rank = self.rank();
-                dealt.take(shares[..rank].iter().sum());
-                dealt.take(shares[rank])
+                self.say_bye_if_ordered();
+                self.deal(&shares);
+                let rank = self.state.agreed.view.rank(self.id);
+                self.draw(shares[rank.expect("a worker is one of the agreed members")])
             }
-            Share::Lane(samples) => self.draw(samples),
+            Share::Lane(samples) => {
+                self.say_bye_if_ordered();
+                self.draw(samples)
+            }
             Share::Leased { samples, ahead } => self.leased(samples, ahead).await,
         };
         if spans.is_empty() {
@@ -43,21 +45,46 @@ impl Worker {
         private.compute += took;
         private.samples += samples;
         private.loss_sum += gradient.loss_sum;
-        self.computed += samples;
         Some(Mine { gradient, spans, version: self.state.version, is_leased })
     }
 
+    /// Deals the next positions to the members' lanes. All members deal alike, because shares and ledger are agreed.
+    fn deal(&mut self, shares: &[u64]) {
+        self.deals += 1;
+        let agreed = &mut self.state.agreed;
+        assert_eq!(shares.len(), agreed.view.members.len(), "each member has a share");
+        let name = shares.iter().fold(steps::DEAL, |hash, share| {
+            (hash ^ share).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        });
+        let (before, members) = (&agreed.ledger, &agreed.view.members);
+        agreed.ledger = self.port.once(before, None, name, || {
+            let mut ledger = Ledger::clone(before);
+            ledger.deal_shares(members, shares);
+            ledger
+        });
+    }
+
+    /// Gives every member a lane, if the strategy draws from lanes and one of the members has none.
+    pub(super) fn open_lanes(&mut self) {
+        let Some(batch) = self.lane_batch else { return };
+        let agreed = &mut self.state.agreed;
+        let (before, members) = (&agreed.ledger, &agreed.view.members);
+        agreed.ledger = self.port.once(before, None, steps::OPEN ^ batch, || {
+            let mut ledger = Ledger::clone(before);
+            if !ledger.has_lanes_of(members) {
+                // How long a sum takes is not known yet; a lane that is too long is better than one that runs dry.
+                let each = FIRST_EXPECTED_BATCHES * batch.max(1);
+                ledger.fill_lanes(members.iter().map(|who| (*who, each)));
+            }
+            ledger
+        });
+    }
+
+    /// Draws the next positions of this worker's lane.
     fn draw(&mut self, samples: u64) -> Spans {
-        let ledger = &mut self.state.agreed.ledger;
-        if ledger.lane(self.id).is_none() {
-            // How long a sum takes is not known yet; a lane that is too long is better than one that runs dry.
-            let each = FIRST_EXPECTED_BATCHES * self.lane_batch;
-            let expected: Vec<_> = self.view.members.iter().map(|who| (*who, each)).collect();
-            ledger.fill_lanes(&expected);
-        }
-        let mut lane = ledger.lane(self.id).cloned().unwrap_or_default();
-        lane.take(self.state.private.drawn);
-        let spans = lane.take(samples);
+        let lane = self.state.agreed.ledger.lane(self.id);
+        let spans =
+            lane.map(|lane| lane.get(self.state.private.drawn, samples)).unwrap_or_default();
         self.state.private.drawn += spans.len();
         spans
     }
@@ -65,12 +92,23 @@ impl Worker {
     async fn leased(&mut self, samples: u64, ahead: bool) -> Spans {
         let port = self.port.clone();
         let ticket = self.lease.take().unwrap_or_else(|| port.lease(samples));
-        let lease = port
-            .until(Wanted::Lease, |inbox| inbox.lease(ticket).or(inbox.over.then_some(Lease::Over)))
-            .await;
+        let lease = loop {
+            let found = port
+                .until(Wanted::Lease, |inbox| {
+                    let lease = inbox.lease(ticket).or(inbox.has_ended().then_some(Lease::Over));
+                    lease.map(Some).or((!inbox.missing.is_empty()).then_some(None))
+                })
+                .await;
+            match found {
+                Some(lease) => break lease,
+                // What is returned now may be what is waited for.
+                None => self.return_missing(),
+            }
+        };
         match lease {
             Lease::Yours { spans, count } => {
                 self.clock = count;
+                self.in_hand.add(&spans);
                 if ahead {
                     self.lease = Some(self.port.lease(samples));
                 }
@@ -85,7 +123,23 @@ impl Worker {
 
     /// Returns leased samples that will not be used.
     pub fn give_back(&mut self, spans: Spans) {
+        self.in_hand.subtract(&spans);
         self.port.tell(Word::Return { holder: self.id, spans });
+    }
+
+    /// Returns samples that a lost server had applied and its successor does not hold: this worker no longer has
+    /// their gradients.
+    pub(crate) fn return_missing(&mut self) {
+        let mut missing = self.port.look(|inbox| std::mem::take(&mut inbox.missing));
+        missing.subtract(&self.in_hand);
+        if let Some(ticket) = self.lease
+            && let Some(ahead) = self.port.look(|inbox| inbox.known_lease(ticket))
+        {
+            missing.subtract(&ahead);
+        }
+        if !missing.is_empty() {
+            self.give_back(missing);
+        }
     }
 
     /// Returns the samples that were leased ahead, as soon as they arrive.
@@ -94,7 +148,7 @@ impl Worker {
         let leased = self
             .port
             .until(Wanted::Lease, |inbox| {
-                inbox.lease(ticket).map(Some).or(inbox.over.then_some(None))
+                inbox.lease(ticket).map(Some).or(inbox.has_ended().then_some(None))
             })
             .await;
         if let Some(Lease::Yours { spans, .. }) = leased {
@@ -102,7 +156,7 @@ impl Worker {
         }
     }
 
-    /// Steps along the mean gradient over the samples of all members, which are thereby applied.
+    /// Steps along the mean gradient over the samples of all members.
     pub fn descend(&mut self, total: &Total) {
         let rate = self.rate();
         if total.sum.gradient.samples > 0 {
@@ -117,10 +171,8 @@ impl Worker {
             let after = self.port.descend(before, &total.sum, rate, &step);
             (self.state.params, self.state.optimizer) = after;
         }
-        let staleness = self.state.version - total.version;
         self.updates += 1;
         self.state.version += 1;
-        self.apply(total.spans.clone(), total.sum.gradient.loss_sum, staleness, rate);
     }
 
     /// Steps along this worker's own gradient, before any exchange. Leased samples are thereby applied;
@@ -138,18 +190,12 @@ impl Worker {
             // This is never undone, so journal and coordinator are told in the same step.
             let (who, version, spans) = (self.id, self.state.version, mine.spans.clone());
             let (loss_sum, round) = (mine.gradient.loss_sum, Some(self.state.round));
-            let done = Word::Done { spans: spans.clone() };
-            let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate, round };
+            self.in_hand.subtract(&spans);
+            let (done, result) = (Word::Done { spans: spans.clone() }, None);
+            let applied =
+                Record::Applied { who, version, spans, loss_sum, staleness, rate, round, result };
             self.port.record(applied);
             self.port.tell(done);
         }
-    }
-
-    /// Marks samples as applied; the journal says so when the round is committed.
-    pub(super) fn apply(&mut self, spans: Spans, loss_sum: f64, staleness: u64, rate: f32) {
-        self.state.agreed.ledger.finish(&spans);
-        let (who, version, round) = (self.id, self.state.version, Some(self.state.round));
-        let applied = Record::Applied { who, version, spans, loss_sum, staleness, rate, round };
-        self.applied.push(applied);
     }
 }

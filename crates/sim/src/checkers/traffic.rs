@@ -9,7 +9,10 @@ pub struct Traffic {
 
 impl Reader for Traffic {
     fn read(&mut self, line: &Line) {
-        if let Record::Exchanged { bytes, .. } | Record::Sent { bytes, .. } = &line.record {
+        if let Record::Exchanged { bytes, .. }
+        | Record::Interrupted { bytes, .. }
+        | Record::Sent { bytes, .. } = &line.record
+        {
             self.bytes += bytes;
         }
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use paceline_learn::Dice;
-use paceline_runtime::WorkerId;
 use paceline_runtime::coordination::{Input, Order};
 use paceline_runtime::edge::{Event, News};
+use paceline_runtime::{Record, WorkerId};
 
 use super::{Outgoing, Scheduled, SimCluster};
 use crate::scenario::{Churn, seconds};
@@ -38,21 +38,17 @@ impl SimCluster {
         let patience = seconds(scenario.coordinator.patience) + Duration::from_nanos(1);
         for cut in scenario.cuts.into_iter().filter(|cut| cut.coordinator) {
             self.at(seconds(cut.from) + patience, Scheduled::Beats);
-            self.at(seconds(cut.to), Scheduled::CutEnds { workers: cut.workers });
         }
     }
 
     /// A worker's life begins.
-    pub(super) fn spawn(&mut self) -> WorkerId {
-        let who = WorkerId(self.next_id);
-        self.next_id += 1;
+    pub(super) fn spawn(&mut self, who: WorkerId) {
         self.alive.insert(who);
         self.out.push_back(Outgoing::Event(Event::Started { who }));
         if let Some(churn) = &self.scenario.churn {
             let lives = exponential(churn.lifetime_mean, &mut self.dice(who, CHURN));
             self.at(self.now + lives, Scheduled::Churn { who });
         }
-        who
     }
 
     /// A dead or evicted worker is noticed by its broken connection.
@@ -64,6 +60,10 @@ impl SimCluster {
         self.clear_shelves(who);
         self.leaving.remove(&who);
         self.out.push_back(Outgoing::Event(Event::Crashed { who }));
+        for ((view, exchange), bytes) in self.exchanges.withdraw_all(who) {
+            let record = Record::Interrupted { who, view, exchange, bytes };
+            self.out.push_back(Outgoing::Record(record));
+        }
         // A connection is seen to break after the last word that came over it.
         let detected = self.now + seconds(self.scenario.coordinator.detection);
         let noticed =
@@ -88,9 +88,11 @@ impl SimCluster {
         }
     }
 
+    /// A worker says hello; its life begins when it knows its id.
     pub(super) fn join(&mut self) {
-        let who = self.spawn();
-        self.at(self.wires.to_coordinator(self.now, who), Scheduled::Noticed(Input::Hello(who)));
+        self.joining += 1;
+        let arrives = self.wires.when_present(self.now + seconds(self.scenario.network.latency));
+        self.at(arrives, Scheduled::Noticed(Input::Hello));
     }
 
     pub(super) fn churn(&mut self, who: WorkerId, churn: &Churn) {
@@ -112,19 +114,9 @@ impl SimCluster {
     }
 
     pub(super) fn resize(&mut self, wanted: usize) {
-        (self.staying()..wanted).for_each(|_| self.join());
+        (self.staying() + self.joining..wanted).for_each(|_| self.join());
         let staying: Vec<_> = self.alive.difference(&self.leaving).copied().collect();
         staying.into_iter().skip(wanted).for_each(|who| self.leave(who));
-    }
-
-    /// A worker that the coordinator declared lost learns so now, and comes back under a new id.
-    pub(super) fn end_cut(&mut self, workers: Vec<u32>) {
-        for who in workers.into_iter().map(WorkerId) {
-            if self.evicted.contains(&who) && self.alive.contains(&who) {
-                self.crash(who);
-                self.join();
-            }
-        }
     }
 
     /// Heartbeats matter only where somebody is cut off, so only there they are looked at.

@@ -59,8 +59,16 @@ fn members_staleness_and_notes_get_panels_if_they_vary() {
     for (at, staleness) in [(505, 1), (510, 7)] {
         let (who, version, loss_sum, rate) = (WorkerId(0), 60, 1.0, 0.1);
         let spans = Spans::one(10 * at, 10 * at + 10);
-        let applied =
-            Record::Applied { who, version, spans, loss_sum, staleness, rate, round: None };
+        let applied = Record::Applied {
+            who,
+            version,
+            spans,
+            loss_sum,
+            staleness,
+            rate,
+            round: None,
+            result: None,
+        };
         lines.push(line(at, applied));
     }
     for (name, value) in [("period", 8.0), ("<own>", -1.0)] {
@@ -93,7 +101,16 @@ fn a_diverged_run_is_drawn_up_to_its_last_finite_values() {
         let spans = Spans::one(200 + 10 * i, 210 + 10 * i);
         lines.push(line(
             110,
-            Record::Applied { who, version, spans, loss_sum, staleness, rate, round: None },
+            Record::Applied {
+                who,
+                version,
+                spans,
+                loss_sum,
+                staleness,
+                rate,
+                round: None,
+                result: None,
+            },
         ));
         lines.push(line(110, Record::Scored { samples: 210, loss: loss_sum, accuracy: f64::NAN }));
     }

@@ -1,0 +1,591 @@
+//! What the coordinator must remember: ids, views, leases, wishes. A pure state machine without a clock, so that
+//! replaying its log gives the same state.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Rules;
+use super::collection::{Collection, Part};
+use super::leases::Leases;
+use super::messages::{Addressed, Coordination, Entry, Order, Output, Why, Word};
+use super::session::{Outbox, is_next};
+use crate::ids::WorkerId;
+use crate::journal::Record;
+use crate::spans::Spans;
+use crate::view::View;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    rules: Rules,
+    incarnation: u64,
+    next_id: u32,
+    /// The number of the newest view or plan.
+    number: u64,
+    /// The view in force; without members before the first view, and when all of its members are lost.
+    in_force: Arc<View>,
+    plan: Option<Plan>,
+    /// Everyone that takes part or waits to do so.
+    roster: BTreeMap<WorkerId, Member>,
+    /// Asynchronous workers that said goodbye but may still owe something to a peer.
+    leaving: BTreeSet<WorkerId>,
+    /// How often every replica was lost.
+    restarts: u32,
+    over: bool,
+    leases: Leases,
+    collection: Collection,
+    /// The samples that an earlier run had applied.
+    done_before: Spans,
+    sessions: BTreeMap<WorkerId, Session>,
+}
+
+/// A planned view, and which of its members have boarded it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Plan {
+    view: Arc<View>,
+    settled: BTreeSet<WorkerId>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Member {
+    /// It has a replica with everything that counts as done, as far as one replica can.
+    holds: bool,
+    leaves: bool,
+    finished: bool,
+}
+
+/// The numbered messages from and to one worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Session {
+    received: u64,
+    orders: Outbox<Order>,
+}
+
+impl State {
+    pub fn new(rules: Rules, done_before: Spans) -> State {
+        let mut leases = Leases::new(rules.samples_total);
+        leases.restored(done_before.clone());
+        State {
+            rules,
+            incarnation: 0,
+            next_id: 0,
+            number: 0,
+            in_force: Arc::default(),
+            plan: None,
+            roster: BTreeMap::new(),
+            leaving: BTreeSet::new(),
+            restarts: 0,
+            over: false,
+            leases,
+            collection: Collection::default(),
+            done_before,
+            sessions: BTreeMap::new(),
+        }
+    }
+
+    pub fn view(&self) -> &View {
+        &self.in_force
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    pub fn collecting(&self) -> Option<u64> {
+        self.collection.number()
+    }
+
+    /// Everyone that must show signs of life.
+    pub fn enrolled(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        self.roster.keys().chain(&self.leaving).copied()
+    }
+
+    pub fn is_enrolled(&self, who: WorkerId) -> bool {
+        self.roster.contains_key(&who) || self.leaving.contains(&who)
+    }
+
+    pub fn next_id(&self) -> WorkerId {
+        WorkerId(self.next_id)
+    }
+
+    /// Whether a word is the next one of its sender.
+    pub fn is_new(&self, from: WorkerId, number: u64) -> bool {
+        let received = self.sessions.get(&from).map_or(0, |session| session.received);
+        number == 0 || number == received + 1
+    }
+
+    /// How many words of a worker are in the log.
+    pub fn received(&self, from: WorkerId) -> u64 {
+        self.sessions.get(&from).map_or(0, |session| session.received)
+    }
+
+    /// A worker has obeyed all orders up to this number.
+    pub fn acknowledged(&mut self, who: WorkerId, number: u64) {
+        if let Some(session) = self.sessions.get_mut(&who) {
+            session.orders.acknowledged(number);
+        }
+    }
+
+    /// The orders that a worker must be sent again over a new connection.
+    pub fn unacknowledged(&self, to: WorkerId) -> Vec<Addressed> {
+        let orders = self.sessions.get(&to).map(|session| session.orders.unacknowledged());
+        let orders = orders.into_iter().flatten();
+        orders.map(|(number, order)| Addressed { to, number, order }).collect()
+    }
+
+    /// Whether workers wait that a plan would take in or let go.
+    pub fn wants_plan(&self) -> bool {
+        let is_asynchronous = self.rules.coordination != Coordination::Synchronous;
+        !self.over
+            && self.plan.is_none()
+            && !self.in_force.members.is_empty()
+            && !self.roster.values().any(|member| member.finished)
+            && (self.planned_members() != self.in_force.members
+                || (is_asynchronous && self.free_to_leave().is_some()))
+    }
+
+    /// Takes one entry of the log. Whatever it returns follows from the entries so far, never from a clock.
+    pub fn apply(&mut self, entry: &Entry) -> Output {
+        let mut output = Output::default();
+        match entry {
+            Entry::Started => self.incarnation += 1,
+            Entry::Joined => self.join(&mut output),
+            Entry::Planned => self.plan(&mut output),
+            Entry::Lost { workers, why } => self.lose(workers, *why, &mut output),
+            Entry::Word { from, number, word } => self.hear(*from, *number, word, &mut output),
+            Entry::Stopped => {
+                self.leases.stop();
+                self.order_members(&Order::Stop, &mut output);
+                self.answer_leases(&mut output);
+            }
+            Entry::SaveWished => {
+                if let Some(number) = self.collection.wish() {
+                    self.order_members(&Order::Save { number }, &mut output);
+                }
+            }
+        }
+        output
+    }
+
+    fn join(&mut self, output: &mut Output) {
+        let who = self.next_id();
+        self.next_id += 1;
+        output.admitted = Some(who);
+        if self.rules.keeps_log {
+            self.sessions.insert(who, Session::default());
+        }
+        if self.over || self.roster.values().any(|member| member.finished) {
+            return self.order(who, Order::Over, output);
+        }
+        self.roster.insert(who, Member::default());
+        self.start_if_possible(output);
+    }
+
+    /// Begins, or begins anew, when enough workers are there and no member is.
+    fn start_if_possible(&mut self, output: &mut Output) {
+        let wanted =
+            if self.number == 0 { self.rules.members_first } else { self.rules.members_min };
+        if self.over || !self.in_force.members.is_empty() || self.roster.len() < wanted.max(1) {
+            return;
+        }
+        let members = self.roster.keys().copied().take(self.members_max()).collect();
+        let view = self.next_view(members);
+        for member in &view.members {
+            self.roster.entry(*member).or_default().holds = true;
+        }
+        self.enforce(view.clone(), "the members begin".to_owned(), output);
+        for to in view.members.clone() {
+            self.order(to, Order::Start { view: view.clone() }, output);
+        }
+        self.answer_leases(output);
+    }
+
+    fn next_view(&mut self, members: Vec<WorkerId>) -> Arc<View> {
+        self.number += 1;
+        Arc::new(View { incarnation: self.incarnation, number: self.number, members })
+    }
+
+    /// The members change; a member that had finished may have work again, and says so again when it has none.
+    fn enforce(&mut self, view: Arc<View>, reason: String, output: &mut Output) {
+        self.plan = None;
+        self.roster.values_mut().for_each(|member| member.finished = false);
+        let (number, members) = (view.number, view.members.clone());
+        output.records.push(Record::View { number, members, reason });
+        self.in_force = view;
+        // A snapshot that was being collected can no longer be completed; the wish for one stands.
+        if let Some(number) = self.collection.wish_again() {
+            self.order_members(&Order::Save { number }, output);
+        }
+    }
+
+    fn members_max(&self) -> usize {
+        self.rules.members_max.unwrap_or(usize::MAX)
+    }
+
+    /// Members that stay, and as many newcomers as there is room for. At least one member of the view in force
+    /// stays: the last one leaves in a later plan, when another worker holds what it holds.
+    fn planned_members(&self) -> Vec<WorkerId> {
+        let leaves = |who: &WorkerId| self.roster.get(who).is_none_or(|member| member.leaves);
+        let mut stay: Vec<_> =
+            self.in_force.members.iter().copied().filter(|who| !leaves(who)).collect();
+        if stay.is_empty() {
+            stay.extend(self.in_force.members.first());
+        }
+        let newcomers = self.roster.keys().filter(|who| !self.in_force.has(**who) && !leaves(who));
+        let room = self.members_max().saturating_sub(stay.len());
+        stay.extend(newcomers.take(room));
+        stay.sort_unstable();
+        stay
+    }
+
+    fn plan(&mut self, output: &mut Output) {
+        if !self.wants_plan() {
+            return;
+        }
+        if self.rules.coordination != Coordination::Synchronous {
+            if let Some(who) = self.free_to_leave() {
+                self.let_go(who, output);
+            }
+            let members = self.planned_members();
+            if members != self.in_force.members {
+                self.view_at_once(&[], output);
+            }
+            return;
+        }
+        let members = self.planned_members();
+        let view = self.next_view(members);
+        self.plan = Some(Plan { view: view.clone(), settled: BTreeSet::new() });
+        for to in self.roster.keys().copied().collect::<Vec<_>>() {
+            if self.in_force.has(to) || view.has(to) {
+                self.order(to, Order::Plan { view: view.clone() }, output);
+            }
+        }
+    }
+
+    fn lose(&mut self, workers: &[WorkerId], why: Why, output: &mut Output) {
+        let lost: Vec<WorkerId> =
+            workers.iter().copied().filter(|who| self.is_enrolled(*who)).collect();
+        if lost.is_empty() {
+            return;
+        }
+        let names: Vec<String> = lost.iter().map(WorkerId::to_string).collect();
+        let reason = match names.as_slice() {
+            [name] => format!("worker {name} was {why}"),
+            _ => format!("workers {} were {why}", names.join(", ")),
+        };
+        for &who in &lost {
+            self.roster.remove(&who);
+            self.sessions.remove(&who);
+            let spans = self.leases.forget(who);
+            output.records.push(Record::Freed { who, spans });
+            let why = why.to_string();
+            output.orders.push(Addressed { to: who, number: 0, order: Order::PutOut { why } });
+        }
+        if self.over || self.number == 0 {
+            self.leaving.retain(|who| !lost.contains(who));
+            return;
+        }
+        match self.rules.coordination {
+            Coordination::Synchronous => self.loss_view(&lost, reason, output),
+            _ => self.lose_asynchronous(&lost, reason, output),
+        }
+        self.answer_leases(output);
+    }
+
+    /// The view after a loss: the living members of the view in force, leavers included. A plan is void with it.
+    fn loss_view(&mut self, lost: &[WorkerId], reason: String, output: &mut Output) {
+        let in_plan = |who: &WorkerId| self.plan.as_ref().is_some_and(|plan| plan.view.has(*who));
+        if !lost.iter().any(|who| self.in_force.has(*who) || in_plan(who)) {
+            return;
+        }
+        let mut members = self.living(&self.in_force);
+        if members.is_empty()
+            && let Some(plan) = &self.plan
+        {
+            // Newcomers that have boarded hold everything that the lost members held.
+            members = self.living(&plan.view);
+            members.retain(|who| plan.settled.contains(who));
+        }
+        if members.is_empty() {
+            return self.start_over(reason, output);
+        }
+        for member in &members {
+            self.roster.entry(*member).or_default().holds = true;
+        }
+        let view = self.next_view(members);
+        self.enforce(view.clone(), reason, output);
+        let lost = Arc::new(lost.to_vec());
+        // Newcomers of a plan that is void must know, too.
+        for to in self.roster.keys().copied().collect::<Vec<_>>() {
+            self.order(to, Order::View { view: view.clone(), lost: lost.clone() }, output);
+        }
+        self.over_if_finished(output);
+    }
+
+    fn living(&self, view: &View) -> Vec<WorkerId> {
+        view.members.iter().copied().filter(|who| self.roster.contains_key(who)).collect()
+    }
+
+    /// No replica is left that holds what counts as done: it must be learned again.
+    fn start_over(&mut self, reason: String, output: &mut Output) {
+        self.restarts += 1;
+        self.leases.restored(self.done_before.clone());
+        self.roster.values_mut().for_each(|member| member.holds = false);
+        let view = self.next_view(vec![]);
+        self.enforce(view, reason, output);
+        output.records.push(Record::StartedOver);
+        if self.rules.coordination != Coordination::Synchronous {
+            // One of them may just have adopted a replica of a worker that is lost: it must not begin with that.
+            for who in std::mem::take(&mut self.roster).into_keys() {
+                let why = "every replica was lost: all begin anew".to_owned();
+                self.sessions.remove(&who);
+                let _ = self.leases.forget(who);
+                let order = Order::PutOut { why };
+                output.orders.push(Addressed { to: who, number: 0, order });
+            }
+        }
+        if self.restarts > self.rules.restarts_max {
+            let restarts = self.restarts;
+            output.records.push(Record::GaveUp { restarts });
+            return self.end(output);
+        }
+        self.start_if_possible(output);
+    }
+
+    fn lose_asynchronous(&mut self, lost: &[WorkerId], reason: String, output: &mut Output) {
+        for who in lost.iter().filter(|who| self.leaving.contains(who)).copied().collect::<Vec<_>>()
+        {
+            // It can no longer hand over what it had; members that wait for that must know.
+            self.leaving.remove(&who);
+        }
+        if !self.roster.values().any(|member| member.holds) {
+            return self.start_over(reason, output);
+        }
+        self.announce(lost, reason, output);
+    }
+
+    /// Asynchronous workers: everyone on the roster is a member at once.
+    fn view_at_once(&mut self, lost: &[WorkerId], output: &mut Output) {
+        let is_new = |who: &&WorkerId| !self.in_force.has(**who);
+        let names = |all: Vec<String>| all.join(", ");
+        let joined = names(self.roster.keys().filter(is_new).map(WorkerId::to_string).collect());
+        let gone = self.in_force.members.iter().filter(|who| !self.roster.contains_key(who));
+        let left = names(gone.map(WorkerId::to_string).collect());
+        self.announce(lost, change(&joined, &left), output);
+    }
+
+    fn announce(&mut self, lost: &[WorkerId], reason: String, output: &mut Output) {
+        let before = self.in_force.members.first().copied();
+        let members = match self.rules.members_max {
+            None => self.roster.keys().copied().collect(),
+            Some(_) => self.planned_members(),
+        };
+        let view = self.next_view(members);
+        let is_new_server = before != view.members.first().copied();
+        if self.rules.coordination == (Coordination::Centered { applies_samples: true })
+            && is_new_server
+        {
+            self.leases.center_lost();
+        }
+        self.enforce(view.clone(), reason, output);
+        let lost = Arc::new(lost.to_vec());
+        let told: Vec<_> = view.members.iter().chain(&self.leaving).copied().collect();
+        for to in told {
+            self.order(to, Order::View { view: view.clone(), lost: lost.clone() }, output);
+        }
+        let is_centered = matches!(self.rules.coordination, Coordination::Centered { .. });
+        if !is_centered || !is_new_server {
+            self.release(output);
+        }
+        self.over_if_finished(output);
+    }
+
+    /// Workers that said goodbye owe nothing any more.
+    fn release(&mut self, output: &mut Output) {
+        for who in std::mem::take(&mut self.leaving) {
+            self.order(who, Order::Released, output);
+        }
+    }
+
+    /// An asynchronous worker that may leave now: another one holds a replica.
+    fn free_to_leave(&self) -> Option<WorkerId> {
+        let holders = self.roster.values().filter(|member| member.holds).count();
+        let leaves =
+            |(_, member): &(&WorkerId, &Member)| member.leaves && (holders > 1 || !member.holds);
+        self.roster.iter().find(leaves).map(|(who, _)| *who)
+    }
+
+    fn let_go(&mut self, who: WorkerId, output: &mut Output) {
+        self.roster.remove(&who);
+        self.leaving.insert(who);
+        let spans = self.leases.forget(who);
+        if !spans.is_empty() {
+            output.records.push(Record::Freed { who, spans });
+        }
+    }
+
+    fn hear(&mut self, from: WorkerId, number: u64, word: &Word, output: &mut Output) {
+        if number > 0
+            && let Some(session) = self.sessions.get_mut(&from)
+        {
+            is_next(&mut session.received, number);
+            output.acknowledged = Some((from, number));
+        }
+        if *word == Word::Gone {
+            self.leaving.remove(&from);
+            self.sessions.remove(&from);
+            return;
+        }
+        if !self.roster.contains_key(&from) {
+            return;
+        }
+        match word {
+            Word::Lease { request, samples } => self.leases.ask(from, *request, *samples),
+            Word::Done { spans } => {
+                self.collection.on_done(from, spans);
+                self.leases.done(from, spans);
+            }
+            Word::Return { holder, spans } => {
+                if from == *holder || self.is_server(from) {
+                    self.leases.give_back(*holder, spans);
+                }
+            }
+            Word::Restored { reign, done } => self.restored(from, *reign, done, output),
+            Word::Settled { view, .. } => self.settled(from, *view, output),
+            Word::HandedIn { snapshot, digest, done } => {
+                let applied = self.leases.ledger().done();
+                let part = Part { number: *snapshot, digest: *digest, agreed: done.clone() };
+                output.snapshot = self.collection.on_part(&self.in_force, applied, from, part);
+            }
+            Word::Finished => self.finished(from, output),
+            Word::Bye => self.bye(from, output),
+            Word::Disagreed { exchange, workers } => {
+                let (exchange, workers) = (*exchange, workers.clone());
+                output.records.push(Record::Disagreed { exchange, workers });
+                self.end(output);
+            }
+            Word::Suspect { .. } | Word::Gone => {}
+        }
+        self.answer_leases(output);
+    }
+
+    fn bye(&mut self, from: WorkerId, output: &mut Output) {
+        let is_planned = self.plan.as_ref().is_some_and(|plan| plan.view.has(from));
+        if self.in_force.has(from) || is_planned {
+            self.roster.entry(from).or_default().leaves = true;
+        } else {
+            // It was still waiting to be taken in, and no other worker counts on it.
+            self.order(from, Order::PutOut { why: "it wanted to leave".to_owned() }, output);
+            self.roster.remove(&from);
+        }
+    }
+
+    fn is_server(&self, who: WorkerId) -> bool {
+        self.in_force.members.first() == Some(&who)
+    }
+
+    /// The server has the center again. Samples that were leased and that the center does not hold are still
+    /// with their workers, which are told: one may believe that the lost server had applied them.
+    fn restored(&mut self, from: WorkerId, reign: u64, done: &Spans, output: &mut Output) {
+        if !self.is_server(from) || reign > self.in_force.number {
+            return;
+        }
+        if self.rules.coordination == (Coordination::Centered { applies_samples: true }) {
+            if let Some(number) = self.collection.wish_again() {
+                self.order_members(&Order::Save { number }, output);
+            }
+            for (to, spans) in self.leases.restored(done.clone()) {
+                self.order(to, Order::Missing { spans }, output);
+            }
+        }
+        self.release(output);
+    }
+
+    fn settled(&mut self, from: WorkerId, view: u64, output: &mut Output) {
+        if self.rules.coordination != Coordination::Synchronous {
+            if let Some(member) = self.roster.get_mut(&from) {
+                member.holds = true;
+            }
+            return;
+        }
+        let Some(plan) = self.plan.as_mut().filter(|plan| plan.view.number == view) else { return };
+        if plan.view.has(from) {
+            plan.settled.insert(from);
+        }
+        if plan.settled.len() < plan.view.members.len() {
+            return;
+        }
+        let (before, view) = (self.in_force.clone(), plan.view.clone());
+        let names = |all: Vec<String>| all.join(", ");
+        let joined = view.members.iter().filter(|who| !before.has(**who));
+        let joined = names(joined.map(WorkerId::to_string).collect());
+        let left: Vec<_> = before.members.iter().filter(|who| !view.has(**who)).copied().collect();
+        let left_names = names(left.iter().map(WorkerId::to_string).collect());
+        for member in &view.members {
+            self.roster.entry(*member).or_default().holds = true;
+        }
+        self.enforce(view.clone(), change(&joined, &left_names), output);
+        for to in view.members.iter().chain(&left).copied().collect::<Vec<_>>() {
+            self.order(to, Order::Go { view: view.number }, output);
+        }
+        left.iter().for_each(|who| drop(self.roster.remove(who)));
+    }
+
+    fn finished(&mut self, from: WorkerId, output: &mut Output) {
+        let applies = self.rules.coordination == (Coordination::Centered { applies_samples: true });
+        if applies && !self.leases.is_done() {
+            // The center was lost since, and with it samples that must be computed again.
+            return self.order(from, Order::MoreWork, output);
+        }
+        if let Some(member) = self.roster.get_mut(&from) {
+            member.finished = true;
+        }
+        self.over_if_finished(output);
+    }
+
+    fn over_if_finished(&mut self, output: &mut Output) {
+        let members = &self.in_force.members;
+        let is_finished = |who| self.roster.get(who).is_some_and(|member: &Member| member.finished);
+        if !self.over && !members.is_empty() && members.iter().all(is_finished) {
+            output.records.push(Record::Over);
+            self.end(output);
+        }
+    }
+
+    /// Tells everyone that the job is over.
+    fn end(&mut self, output: &mut Output) {
+        self.over = true;
+        for to in self.enrolled().collect::<Vec<_>>() {
+            self.order(to, Order::Over, output);
+        }
+    }
+
+    fn answer_leases(&mut self, output: &mut Output) {
+        while let Some((to, request, lease)) = self.leases.next_answer() {
+            self.order(to, Order::Lease { request, lease }, output);
+        }
+    }
+
+    fn order_members(&mut self, order: &Order, output: &mut Output) {
+        for to in self.in_force.clone().members.iter() {
+            self.order(*to, order.clone(), output);
+        }
+    }
+
+    fn order(&mut self, to: WorkerId, order: Order, output: &mut Output) {
+        let session = self.sessions.get_mut(&to);
+        let number = session.map_or(0, |session| session.orders.send(order.clone()));
+        output.orders.push(Addressed { to, number, order });
+    }
+}
+
+/// Says why members change.
+fn change(joined: &str, left: &str) -> String {
+    let plural = |names: &str| if names.contains(',') { "workers" } else { "worker" };
+    match (joined.is_empty(), left.is_empty()) {
+        (false, true) => format!("{} {joined} joined", plural(joined)),
+        (true, false) => format!("{} {left} left", plural(left)),
+        _ => format!("{} {joined} joined, {} {left} left", plural(joined), plural(left)),
+    }
+}
