@@ -31,7 +31,7 @@ struct Hybrid {
 
 impl Strategy for Hybrid {
     async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
-        let shares = vec![self.batch; worker.view.members.len()];
+        let shares = vec![self.batch; worker.members().len()];
         if !self.has_halved() {
             let mine = worker.gradient(Share::ByRank(shares)).await;
             let total = worker.sum(mine).await?;
@@ -72,6 +72,9 @@ impl Hybrid {
     }
 
     fn remember(&mut self, total: &Gradient) {
+        if total.samples == 0 {
+            return;
+        }
         let loss = total.loss_sum / total.samples as f64;
         let first = *self.loss_first.get_or_insert(loss);
         let before = if self.loss > 0.0 { self.loss } else { first };
@@ -113,7 +116,7 @@ mod tests {
             let mut dice = Dice::keyed(&[seed]);
             let crash = |dice: &mut Dice| {
                 let (worker, at) = (dice.below(4) as u32, dice.between(0.0, 0.2));
-                Crash { worker, at, back_after: Some(0.02) }
+                Crash { worker, at, at_event: None, back_after: Some(0.02) }
             };
             let cluster = Scenario {
                 crashes: vec![crash(&mut dice), crash(&mut dice)],

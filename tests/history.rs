@@ -40,7 +40,7 @@ fn hash(strategy: &str, seed: u64, threads: usize) -> String {
     let mut scenario = Scenario { workers: 5, ..Scenario::default() };
     scenario.compute.relative = vec![1.0, 1.0, 2.0, 1.0, 3.0];
     scenario.compute.jitter = 0.2;
-    scenario.crashes = vec![Crash { worker: 1, at: 0.03, back_after: Some(0.02) }];
+    scenario.crashes = vec![Crash { worker: 1, at: 0.03, at_event: None, back_after: Some(0.02) }];
     scenario.leaves = vec![Leave { worker: 3, at: 0.06 }];
     scenario.joins = vec![Join { at: 0.02, workers: 1 }];
     // Large enough to be computed on other threads, so that their number could matter.

@@ -6,7 +6,7 @@ use paceline::learn::{Noise, Quadratic};
 use paceline::runtime::{Line, Reader, Record};
 use paceline::sim::checkers::Traffic;
 use paceline::sim::scenario::{
-    Crash, Cut, Disturbance, During, Join, Leave, Rack, RingModel, Size,
+    Crash, Cut, Direction, Disturbance, During, Join, Leave, Rack, RingModel, Size,
 };
 use paceline::{
     Coordination, Job, PrepareOptions, Prepared, RunResult, Scenario, SimulateOptions, Task,
@@ -55,7 +55,7 @@ fn a_worker_that_is_left_alone_while_it_leaves_works_on() {
     let mut scenario = Scenario { workers: 2, ..Scenario::default() };
     scenario.coordinator.detection = 1e-4;
     scenario.leaves = vec![Leave { worker: 0, at: 0.1 }];
-    scenario.crashes = vec![Crash { worker: 1, at: 0.1001, back_after: None }];
+    scenario.crashes = vec![Crash { worker: 1, at: 0.1001, at_event: None, back_after: None }];
     for recipe in recipes() {
         let prepared = prepare(&recipe.name, 2);
         if prepared.strategy().coordination() == Coordination::Synchronous {
@@ -96,7 +96,7 @@ fn a_slow_rack_slows_the_ring_that_leaves_it() {
 #[test]
 fn a_run_without_workers_ends_with_a_message() {
     let mut scenario = Scenario { workers: 2, ..Scenario::default() };
-    let crash = |worker, at| Crash { worker, at, back_after: None };
+    let crash = |worker, at| Crash { worker, at, at_event: None, back_after: None };
     scenario.crashes = vec![crash(0, 0.005), crash(1, 0.006)];
     for recipe in recipes() {
         let prepared = prepare(&recipe.name, 2);
@@ -132,10 +132,10 @@ fn timeline(strategy: &str) -> String {
 #[test]
 fn all_reduce_waits_for_the_slowest_worker_and_for_the_network() {
     let expected = "
-   0 #####...........#####...........#####..........+#####..........+####+...
-   1 #####...........#####+..........#####...........#####..........+#####...
-   2 #####..........+####+..........#####+..........#####...........#####....
-   3 ##########.....+#########+.....+#########+.....##########+.....#########
+   0 #####...........#####...........#####..........+#####..........+#####...
+   1 #####...........#####+..........#####+..........#####...........#####...
+   2 #####..........+####+..........#####+..........#####+..........#####....
+   3 ##########.....+#########+.....+#########+.....+#########+.....#########
 ";
     assert_eq!(format!("\n{}", timeline("ssgd")), expected, "\n{}", timeline("ssgd"));
 }
@@ -160,8 +160,9 @@ fn a_job_that_loses_all_workers_starts_over_and_reports_the_wasted_samples() {
             .expect("the run ends")
             .result;
         let at = 0.9 * calm.seconds();
-        scenario.crashes =
-            (0..2).map(|worker| Crash { worker, at, back_after: Some(0.1) }).collect();
+        scenario.crashes = (0..2)
+            .map(|worker| Crash { worker, at, at_event: None, back_after: Some(0.1) })
+            .collect();
 
         let outcome = simulate(&prepared, &scenario, SimulateOptions::default())
             .expect("the run ends")
@@ -203,7 +204,13 @@ fn impossible_scenarios_are_refused() {
         }),
         ("away", |s| s.coordinator.away = vec![During { from: 2.0, to: 1.0 }]),
         ("cut", |s| {
-            s.cuts = vec![Cut { workers: vec![0], from: 1.0, to: 1.0, coordinator: true }];
+            s.cuts = vec![Cut {
+                workers: vec![0],
+                from: 1.0,
+                to: 1.0,
+                coordinator: true,
+                direction: Direction::Both,
+            }];
         }),
         ("size", |s| s.sizes = vec![Size { at: 1.0, at_epoch: Some(1.0), workers: 2 }]),
         ("size.workers", |s| s.sizes = vec![Size { at: 1.0, at_epoch: None, workers: 0 }]),

@@ -8,7 +8,8 @@ use paceline::learn::{Dataset, Noise, Quadratic, Rescale, blobs, net};
 use paceline::runtime::codec::Codec;
 use paceline::sim::checkers::{ReplicasAgree, Traffic};
 use paceline::sim::scenario::{
-    Churn, Crash, Cut, During, Join, Leave, Link, Rack, RingModel, Straggler,
+    Churn, Crash, Cut, DeadLink, Direction, During, Join, Kill, Leave, Link, Pause, Rack,
+    RingModel, Straggler,
 };
 use paceline::strategies::parts::{Every, Outer, Period, Shares};
 use paceline::{
@@ -149,7 +150,7 @@ fn draw_faults(dice: &mut Dice, scenario: &mut Scenario, end: f64) {
     for _ in 0..dice.below(4) {
         let (worker, at) = (dice.below(n + 1) as u32, when(dice));
         let back_after = (dice.below(2) == 0).then(|| dice.between(0.0, 0.2 * end));
-        scenario.crashes.push(Crash { worker, at, back_after });
+        scenario.crashes.push(Crash { worker, at, at_event: None, back_after });
     }
     for _ in 0..dice.below(3) {
         scenario.leaves.push(Leave { worker: dice.below(n) as u32, at: when(dice) });
@@ -161,7 +162,14 @@ fn draw_faults(dice: &mut Dice, scenario: &mut Scenario, end: f64) {
         let workers = (0..n as u32).filter(|_| dice.below(3) == 0).collect();
         let from = when(dice);
         let coordinator = dice.below(3) > 0;
-        scenario.cuts.push(Cut { workers, from, to: from + dice.between(0.001, 0.1), coordinator });
+        let direction = [Direction::Both, Direction::Out, Direction::In][dice.below(3) as usize];
+        scenario.cuts.push(Cut {
+            workers,
+            from,
+            to: from + dice.between(0.001, 0.1),
+            coordinator,
+            direction,
+        });
     }
     if dice.below(3) == 0 {
         let from = when(dice);
@@ -174,6 +182,30 @@ fn draw_faults(dice: &mut Dice, scenario: &mut Scenario, end: f64) {
             members_min: 1,
             leave_chance: 0.3,
         });
+    }
+    if dice.below(3) == 0 {
+        let (worker, from) = (dice.below(n) as u32, when(dice));
+        scenario.pauses.push(Pause { worker, from, to: from + dice.between(0.001, 0.05) });
+    }
+    if n > 1 && dice.below(4) == 0 {
+        let (a, from) = (dice.below(n - 1) as u32, when(dice));
+        let b = a + 1 + dice.below(n - 1 - u64::from(a)) as u32;
+        // Some last longer than any run.
+        let to = from + [0.01, 0.1, 1e6][dice.below(3) as usize];
+        scenario.dead_links.push(DeadLink { between: (a, b), from, to });
+    }
+    let coordinator = &mut scenario.coordinator;
+    if dice.below(3) == 0 {
+        coordinator.latency = Some(dice.between(0.0, 0.003));
+        coordinator.jitter = dice.between(0.0, 0.005);
+    }
+    if dice.below(3) == 0 {
+        for _ in 0..1 + dice.below(3) {
+            coordinator.kills.push(Kill { at: when(dice), back_after: dice.between(0.0, 0.05) });
+        }
+    }
+    if dice.below(4) == 0 {
+        coordinator.loss = [0.01, 0.1, 0.3][dice.below(3) as usize];
     }
     // In the end, at least one worker must be there to finish the job.
     scenario.joins.push(Join { at: 2.0 * end + 1.0, workers: 1 });

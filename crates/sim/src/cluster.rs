@@ -1,5 +1,6 @@
 //! A cluster in virtual time: a queue of scheduled events, the network, the coordinator, and faults.
 
+mod connection;
 mod faults;
 
 use std::cell::{Cell, RefCell};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use paceline_learn::{Dice, Vector};
 use paceline_runtime::coordination::{
-    self, Addressed, Coordination, Coordinator, Input, Order, Rules, Word,
+    Addressed, Coordination, Coordinator, Entry as LogEntry, Input, Order, Rules, State, Word,
 };
 use paceline_runtime::edge::{
     Action, Cluster, ClusterOutput, Compute, Event, News, Replica, Shareable, Shelves, published,
@@ -19,6 +20,7 @@ use paceline_runtime::edge::{
 use paceline_runtime::wire::{Extent, HEADER_BYTES, Letter, Published, Shelf};
 use paceline_runtime::{Line, Record, Spans, Sum, Ticket, WorkerId};
 
+use self::connection::Connection;
 use crate::exchanges::{Ended, Exchanges, RingMessage};
 use crate::memo::Memo;
 use crate::network::{Transit, Wires};
@@ -50,7 +52,19 @@ pub struct SimCluster {
     wires: Wires,
     exchanges: Exchanges,
     pool: Pool,
+    rules: Rules,
     coordinator: Coordinator,
+    /// The coordinator's process does not run.
+    is_killed: bool,
+    restarts: u64,
+    /// What outlives the coordinator's process: a state, and the entries logged since.
+    stored: State,
+    log: Vec<LogEntry>,
+    connections: BTreeMap<WorkerId, Connection>,
+    /// Random numbers drawn for messages so far.
+    draws: u64,
+    /// How many events have happened.
+    events: Rc<Cell<u64>>,
     shelves: Arc<Mutex<Shelves>>,
     alive: BTreeSet<WorkerId>,
     /// When each dead worker died.
@@ -111,16 +125,37 @@ enum Scheduled {
     },
     ToCoordinator {
         from: WorkerId,
+        generation: u64,
+        number: u64,
         word: Word,
     },
     FromCoordinator {
         to: WorkerId,
+        generation: u64,
+        number: u64,
         order: Order,
+    },
+    Reconnect {
+        who: WorkerId,
+    },
+    Kill {
+        back_after: f64,
+    },
+    Restart,
+    /// For a worker whose process was stopped.
+    Deferred {
+        to: WorkerId,
+        news: Box<News>,
+    },
+    Suspect {
+        between: (WorkerId, WorkerId),
+        until: Duration,
     },
     Noticed(Input),
     /// The coordinator has given a worker its id.
     Admitted {
         who: WorkerId,
+        restarts: u64,
     },
     Beats,
     Crash {
@@ -166,9 +201,9 @@ impl SimCluster {
         let rules = Rules {
             patience: seconds(scenario.coordinator.patience),
             gathering: seconds(scenario.coordinator.gathering),
+            keeps_log: scenario.has_unsteady_coordinator(),
             ..Rules::new(samples_total, scenario.workers as usize, coordination)
         };
-        let (cuts, away) = (scenario.cuts.clone(), scenario.coordinator.away.clone());
         let mut cluster = SimCluster {
             seed,
             now: Duration::ZERO,
@@ -178,10 +213,18 @@ impl SimCluster {
             outputs: Outputs::default(),
             memo: Memo::default(),
             speed: Speed::new(seed, scenario.compute.clone(), scenario.workers),
-            wires: Wires::new(scenario.network.clone(), cuts, away),
+            wires: Wires::new(&scenario),
             exchanges: Exchanges::new(seed, scenario.network.sums),
             pool: Pool::new(compute, threads),
+            rules,
+            stored: State::new(rules, Spans::new()),
+            log: vec![LogEntry::Started],
             coordinator: Coordinator::new(rules, Spans::new()),
+            is_killed: false,
+            restarts: 0,
+            connections: BTreeMap::new(),
+            draws: 0,
+            events: Rc::default(),
             shelves: Arc::default(),
             alive: BTreeSet::new(),
             died: BTreeMap::new(),
@@ -197,9 +240,10 @@ impl SimCluster {
             let output = cluster.coordinator.step(Duration::ZERO, Input::Hello);
             let who = output.admitted.expect("a worker that says hello gets an id");
             cluster.spawn(who);
+            cluster.log.extend(output.log);
             cluster.out.extend(output.records.into_iter().map(Outgoing::Record));
-            for Addressed { to, order, .. } in output.orders {
-                cluster.tell(to, News::Told(order));
+            for Addressed { to, number, order } in output.orders {
+                cluster.order_arrives(to, 0, number, order);
             }
         }
         cluster
@@ -220,6 +264,11 @@ impl SimCluster {
         self.wires.bytes.clone()
     }
 
+    /// Counts the events of the simulation.
+    pub fn events(&self) -> Rc<Cell<u64>> {
+        self.events.clone()
+    }
+
     fn dice(&self, who: WorkerId, purpose: u64) -> Dice {
         Dice::keyed(&[self.seed, u64::from(who.0), purpose])
     }
@@ -235,7 +284,9 @@ impl SimCluster {
     }
 
     fn tell(&mut self, to: WorkerId, news: News) {
-        if self.alive.contains(&to) {
+        if let Some(end) = self.paused_until(to) {
+            self.at(end, Scheduled::Deferred { to, news: Box::new(news) });
+        } else if self.alive.contains(&to) {
             self.out.push_back(Outgoing::Event(Event::For { to, news }));
         }
     }
@@ -252,28 +303,15 @@ impl SimCluster {
     /// The coordinator takes an input; its orders are on their way to the workers.
     fn coordinate(&mut self, input: Input) {
         let output = self.coordinator.step(self.now, input);
-        let coordination::Output { orders, records, admitted, wake, .. } = output;
-        if let Some(who) = admitted {
-            let arrives = self.wires.reply_of_coordinator(self.now, who);
-            self.at(arrives, Scheduled::Admitted { who });
-        }
-        if let Some(wake) = wake {
-            self.at(wake.max(self.now), Scheduled::Beats);
-        }
-        if !records.is_empty() {
-            self.exchanges.forget_old(self.alive.iter());
-            self.out.extend(records.into_iter().map(Outgoing::Record));
-        }
-        for Addressed { to, order, .. } in orders {
-            let arrives = self.wires.reply_of_coordinator(self.now, to);
-            self.at(arrives, Scheduled::FromCoordinator { to, order });
-        }
+        self.carry_out(output);
     }
 
     fn happen(&mut self, scheduled: Scheduled) {
         match scheduled {
             Scheduled::Computed { who, ticket, computing } => {
-                if self.alive.contains(&who) {
+                if let Some(end) = self.paused_until(who) {
+                    self.at(end, Scheduled::Computed { who, ticket, computing });
+                } else if self.alive.contains(&who) {
                     let gradient = computing.finish();
                     self.tell(who, News::Computed { ticket, gradient });
                 }
@@ -291,19 +329,44 @@ impl SimCluster {
                 }
             }
             Scheduled::Nothing { to, ticket } => self.tell(to, News::Value { ticket, value: None }),
-            Scheduled::ToCoordinator { from, word } => {
-                self.coordinate(Input::Word { from, number: 0, word });
+            Scheduled::ToCoordinator { from, generation, number, word } => {
+                self.word_arrives(from, generation, number, word);
             }
-            Scheduled::Admitted { who } => {
+            Scheduled::Reconnect { who } => self.reconnect(who),
+            Scheduled::Kill { back_after } => self.kill_coordinator(back_after),
+            Scheduled::Restart => self.restart_coordinator(),
+            Scheduled::Deferred { to, news } => self.tell(to, *news),
+            Scheduled::Suspect { between, until } => {
+                self.suspect(between);
+                let again = self.now + self.rules.patience;
+                let is_used = self.alive.contains(&between.0) && self.alive.contains(&between.1);
+                if again < until && is_used && !self.coordinator.is_over() {
+                    self.at(again, Scheduled::Suspect { between, until });
+                }
+            }
+            Scheduled::Admitted { restarts, .. } if restarts < self.restarts || self.is_killed => {
+                // The answer was lost with the coordinator.
+                self.joining -= 1;
+                self.join();
+            }
+            Scheduled::Admitted { who, .. } => {
                 self.joining -= 1;
                 self.spawn(who);
             }
-            Scheduled::FromCoordinator { to, order } => {
-                if matches!(order, Order::PutOut { .. }) && self.alive.contains(&to) {
-                    self.put_out.insert(to);
+            Scheduled::FromCoordinator { to, generation, number, order } => {
+                match self.paused_until(to) {
+                    Some(end) => {
+                        self.at(end, Scheduled::FromCoordinator { to, generation, number, order });
+                    }
+                    None => self.order_arrives(to, generation, number, order),
                 }
-                self.tell(to, News::Told(order));
             }
+            Scheduled::Noticed(Input::Hello) if self.is_killed => {
+                let again = self.now + seconds(self.scenario.coordinator.reconnect);
+                self.at(again, Scheduled::Noticed(Input::Hello));
+            }
+            // A restarted coordinator notices a loss by the silence.
+            Scheduled::Noticed(_) if self.is_killed => {}
             Scheduled::Noticed(input) => self.coordinate(input),
             Scheduled::Beats => self.beats(),
             Scheduled::Crash { who, back_after } => {
@@ -326,6 +389,17 @@ impl SimCluster {
     }
 
     fn pass_on(&mut self, message: RingMessage) {
+        if !self.scenario.pauses.is_empty() {
+            let members = self.exchanges.members(message.name);
+            let receivers: Vec<WorkerId> = match message.to {
+                Some(rank) => members.get(rank as usize).copied().into_iter().collect(),
+                None => members.to_vec(),
+            };
+            if let Some(end) = receivers.into_iter().filter_map(|who| self.paused_until(who)).max()
+            {
+                return self.at(end, Scheduled::Ring(message));
+            }
+        }
         let arrives = match message.to {
             Some(_) => self.was_sent(message.from, message.transit),
             None => {
@@ -349,6 +423,9 @@ impl SimCluster {
     ) {
         if self.died.contains_key(&from) {
             return;
+        }
+        if let Some(end) = self.paused_until(from) {
+            return self.at(end, Scheduled::Asked { by, from, what: (shelf, extent), ticket });
         }
         let value = if self.alive.contains(&from) {
             self.shelves.lock().expect("no holder panics").get(&(from, shelf)).cloned()
@@ -439,12 +516,11 @@ impl Cluster for SimCluster {
                     }
                     self.alive.remove(&by);
                     let was_leaving = self.leaving.remove(&by);
-                    if self.put_out.remove(&by) && !was_leaving {
+                    if self.put_out.remove(&by) && !was_leaving && !self.coordinator.is_over() {
                         self.join();
                     }
                 }
-                let arrives = self.wires.to_coordinator(self.now, by);
-                self.at(arrives, Scheduled::ToCoordinator { from: by, word });
+                self.send_word(by, word);
             }
         }
     }
@@ -459,6 +535,8 @@ impl Cluster for SimCluster {
                 None => {
                     let Reverse(next) = self.due.pop()?;
                     self.now = next.at;
+                    self.events.set(self.events.get() + 1);
+                    self.crash_at_event();
                     self.happen(next.scheduled);
                 }
             }
@@ -470,6 +548,11 @@ impl Cluster for SimCluster {
     }
 
     fn emit(&mut self, output: ClusterOutput) {
+        if let ClusterOutput::Line(Line { record, .. }) = &output
+            && let Record::Exchanged { who, view, exchange, .. } = record
+        {
+            self.exchanges.reported(*who, (*view, *exchange));
+        }
         self.outputs.borrow_mut().push_back(output);
     }
 

@@ -6,6 +6,8 @@
 pub enum ScenarioError {
     #[error("workers = 0: a cluster needs at least one worker")]
     NoWorkers,
+    #[error("{field} = {worker}: there is no such worker, their ids are 0 to {last}")]
+    NoSuchWorker { field: &'static str, worker: u32, last: u32 },
     #[error("{field} = {workers}: give at most {max}")]
     TooManyWorkers { field: &'static str, workers: u32, max: u32 },
     #[error("{field} = 0: at least one worker must stay")]

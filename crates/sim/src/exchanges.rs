@@ -150,10 +150,15 @@ impl Exchanges {
         u64::from(sent) * steps.bytes
     }
 
-    /// All that a member that died had sent in exchanges that have not ended for it.
+    /// A member has reported what it sent in an exchange.
+    pub fn reported(&mut self, who: WorkerId, name: Name) {
+        let _ = self.withdraw(who, name);
+    }
+
+    /// All that a member that died had sent in exchanges and not reported.
     pub fn withdraw_all(&mut self, who: WorkerId) -> Vec<(Name, u64)> {
-        let open = self.open.iter().filter(|(_, ring)| !ring.has_ended_for(who));
-        let mut names: Vec<Name> = open.map(|(name, _)| *name).collect();
+        let ended = self.ended.iter().map(|(name, _)| *name);
+        let mut names: Vec<Name> = self.open.keys().copied().chain(ended).collect();
         names.sort_unstable();
         let sent = names.into_iter().map(|name| (name, self.withdraw(who, name)));
         sent.filter(|(_, bytes)| *bytes > 0).collect()
@@ -212,10 +217,6 @@ impl Ring {
             ended: 0,
             is_charged: false,
         }
-    }
-
-    fn has_ended_for(&self, who: WorkerId) -> bool {
-        self.view.rank(who).is_none_or(|rank| self.members[rank].ended)
     }
 
     fn has_all(&self, rank: usize) -> bool {

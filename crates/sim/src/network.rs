@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use paceline_runtime::WorkerId;
 
-use crate::scenario::{Cut, During, Network, Rack, seconds};
+use crate::scenario::{Cut, DeadLink, Direction, During, Network, Rack, Scenario, seconds};
 
 pub struct Wires {
     network: Network,
     cuts: Vec<Cut>,
     away: Vec<During>,
+    dead_links: Vec<DeadLink>,
+    coordinator_latency: f64,
     uplink_free: HashMap<WorkerId, Duration>,
     rack_free: Vec<Duration>,
     /// Everything that was sent, headers included.
@@ -28,9 +30,18 @@ pub struct Transit {
 }
 
 impl Wires {
-    pub fn new(network: Network, cuts: Vec<Cut>, away: Vec<During>) -> Wires {
-        let rack_free = vec![Duration::ZERO; network.racks.len()];
-        Wires { network, cuts, away, uplink_free: HashMap::new(), rack_free, bytes: Rc::default() }
+    pub fn new(scenario: &Scenario) -> Wires {
+        let (network, coordinator) = (scenario.network.clone(), &scenario.coordinator);
+        Wires {
+            rack_free: vec![Duration::ZERO; network.racks.len()],
+            cuts: scenario.cuts.clone(),
+            away: coordinator.away.clone(),
+            dead_links: scenario.dead_links.clone(),
+            coordinator_latency: coordinator.latency.unwrap_or(network.latency),
+            network,
+            uplink_free: HashMap::new(),
+            bytes: Rc::default(),
+        }
     }
 
     pub fn send(&mut self, now: Duration, from: WorkerId, to: WorkerId, bytes: u64) -> Transit {
@@ -49,23 +60,25 @@ impl Wires {
             arrives = passed;
         }
         arrives += self.latency(from, to);
-        Transit { left, arrives: self.after_cuts(from, Some(to), arrives) }
+        Transit { left, arrives: self.after_cuts(from, to, arrives) }
     }
 
     /// The arrival of a message so small that bandwidth does not matter.
     pub fn signal(&self, now: Duration, from: WorkerId, to: WorkerId) -> Duration {
         let latency = if from == to { Duration::ZERO } else { self.latency(from, to) };
-        self.after_cuts(from, Some(to), now + latency)
+        self.after_cuts(from, to, now + latency)
     }
 
     /// When a worker's word reaches the coordinator.
     pub fn to_coordinator(&self, now: Duration, from: WorkerId) -> Duration {
-        self.when_present(self.reply_of_coordinator(now, from))
+        let arrives = now + seconds(self.coordinator_latency);
+        self.when_present(self.after_coordinator_cuts(from, Direction::Out, arrives))
     }
 
     /// When the coordinator's word reaches a worker.
     pub fn reply_of_coordinator(&self, now: Duration, to: WorkerId) -> Duration {
-        self.after_cuts(to, None, now + seconds(self.network.latency))
+        let arrives = now + seconds(self.coordinator_latency);
+        self.after_coordinator_cuts(to, Direction::In, arrives)
     }
 
     /// When the coordinator next attends to something that happens at `at`.
@@ -76,7 +89,7 @@ impl Wires {
     }
 
     pub fn reaches_coordinator(&self, who: WorkerId, at: Duration) -> bool {
-        self.after_cuts(who, None, at) == at
+        self.after_coordinator_cuts(who, Direction::Out, at) == at
     }
 
     /// The ring's cost in closed form: every step waits for the slowest link. `sent` is what all
@@ -95,7 +108,7 @@ impl Wires {
     /// When a cut holds up anything among `members` at `at`, the time it ends.
     pub fn after_all_cuts(&self, members: &[WorkerId], at: Duration) -> Duration {
         let pairs = members.iter().zip(members.iter().cycle().skip(1));
-        pairs.map(|(from, to)| self.after_cuts(*from, Some(*to), at)).max().unwrap_or(at)
+        pairs.map(|(from, to)| self.after_cuts(*from, *to, at)).max().unwrap_or(at)
     }
 
     fn bandwidth(&self, who: WorkerId) -> f64 {
@@ -121,16 +134,41 @@ impl Wires {
         (!holds(&self.network.racks[rack], to)).then_some(rack)
     }
 
-    /// A message that would arrive during a cut arrives when it ends. `to: None` is the coordinator.
-    fn after_cuts(&self, from: WorkerId, to: Option<WorkerId>, at: Duration) -> Duration {
-        let crossing = self.cuts.iter().find(|cut| {
-            let inside = |who: WorkerId| cut.workers.contains(&who.0);
-            let crosses = match to {
-                Some(to) => inside(from) != inside(to),
-                None => cut.coordinator && inside(from),
+    /// A message that would arrive during a cut arrives when it ends.
+    fn after_cuts(&self, from: WorkerId, to: WorkerId, at: Duration) -> Duration {
+        let cut = self.cuts.iter().find(|cut| {
+            let (sends, receives) = (cut.workers.contains(&from.0), cut.workers.contains(&to.0));
+            let crosses = match cut.direction {
+                Direction::Both => sends != receives,
+                Direction::Out => sends && !receives,
+                Direction::In => receives && !sends,
             };
             crosses && (seconds(cut.from)..seconds(cut.to)).contains(&at)
         });
-        crossing.map_or(at, |cut| self.after_cuts(from, to, seconds(cut.to)))
+        let dead = self.dead_links.iter().find(|link| {
+            let is_it = link.between == (from.0, to.0) || link.between == (to.0, from.0);
+            is_it && (seconds(link.from)..seconds(link.to)).contains(&at)
+        });
+        match cut.map(|cut| cut.to).or(dead.map(|link| link.to)) {
+            Some(end) => self.after_cuts(from, to, seconds(end)),
+            None => at,
+        }
+    }
+
+    /// The same between a worker and the coordinator; `direction`: from the worker, or to it.
+    fn after_coordinator_cuts(
+        &self,
+        who: WorkerId,
+        direction: Direction,
+        at: Duration,
+    ) -> Duration {
+        let cut = self.cuts.iter().find(|cut| {
+            let crosses = cut.direction == Direction::Both || cut.direction == direction;
+            cut.coordinator
+                && crosses
+                && cut.workers.contains(&who.0)
+                && (seconds(cut.from)..seconds(cut.to)).contains(&at)
+        });
+        cut.map_or(at, |cut| self.after_coordinator_cuts(who, direction, seconds(cut.to)))
     }
 }

@@ -33,6 +33,10 @@ pub struct Scenario {
     pub sizes: Vec<Size>,
     #[serde(default, rename = "cut", skip_serializing_if = "Vec::is_empty")]
     pub cuts: Vec<Cut>,
+    #[serde(default, rename = "dead_link", skip_serializing_if = "Vec::is_empty")]
+    pub dead_links: Vec<DeadLink>,
+    #[serde(default, rename = "pause", skip_serializing_if = "Vec::is_empty")]
+    pub pauses: Vec<Pause>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub churn: Option<Churn>,
 }
@@ -175,14 +179,100 @@ pub struct CoordinatorModel {
     /// How long a worker may be silent, as behind a cut, before the coordinator removes it.
     pub patience: f64,
     /// Workers that join or leave within this time do so together.
+    #[serde(skip_serializing_if = "is_usual_gathering")]
     pub gathering: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub away: Vec<During>,
+    /// It is killed, and starts again from its log after a while.
+    #[serde(rename = "kill", skip_serializing_if = "Vec::is_empty")]
+    pub kills: Vec<Kill>,
+    /// The latency of its connections to workers; that of the network if it is not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<f64>,
+    /// The largest random addition to the latency, drawn for each message.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub jitter: f64,
+    /// The probability that a message breaks its connection: what is on its way is lost, and sent again over the next
+    /// connection.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub loss: f64,
+    /// How long a worker waits before it connects again.
+    #[serde(skip_serializing_if = "is_usual_reconnect")]
+    pub reconnect: f64,
+}
+
+/// The coordinator's process ends at `at` and is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kill {
+    pub at: f64,
+    pub back_after: f64,
+}
+
+/// Two workers cannot reach each other, although both live and reach all others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLink {
+    pub between: (u32, u32),
+    pub from: f64,
+    pub to: f64,
+}
+
+/// A worker's process is stopped for a while (SIGSTOP): it neither computes, answers nor beats.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pause {
+    pub worker: u32,
+    pub from: f64,
+    pub to: f64,
+}
+
+/// Which messages a cut holds up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    #[default]
+    Both,
+    /// Only messages from the workers that are cut off.
+    Out,
+    /// Only messages to them.
+    In,
+}
+
+fn is_both(direction: &Direction) -> bool {
+    *direction == Direction::Both
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+const RECONNECT: f64 = 0.001;
+
+fn is_usual_reconnect(seconds: &f64) -> bool {
+    *seconds == RECONNECT
+}
+
+const GATHERING: f64 = 0.001;
+
+/// Results are named by what was written into their scenarios, so what is usual is not written.
+fn is_usual_gathering(seconds: &f64) -> bool {
+    *seconds == GATHERING
 }
 
 impl Default for CoordinatorModel {
     fn default() -> CoordinatorModel {
-        CoordinatorModel { detection: 0.01, patience: 0.5, gathering: 0.001, away: vec![] }
+        CoordinatorModel {
+            detection: 0.01,
+            patience: 0.5,
+            gathering: GATHERING,
+            away: vec![],
+            kills: vec![],
+            latency: None,
+            jitter: 0.0,
+            loss: 0.0,
+            reconnect: RECONNECT,
+        }
     }
 }
 
@@ -198,7 +288,11 @@ pub struct During {
 #[serde(deny_unknown_fields)]
 pub struct Crash {
     pub worker: u32,
+    #[serde(default)]
     pub at: f64,
+    /// Instead of `at`: just before the simulation's n-th event, which tests use to crash a worker at every message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_event: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub back_after: Option<f64>,
 }
@@ -239,6 +333,8 @@ pub struct Cut {
     /// Whether these workers are cut off from the coordinator, too.
     #[serde(default = "yes")]
     pub coordinator: bool,
+    #[serde(default, skip_serializing_if = "is_both")]
+    pub direction: Direction,
 }
 
 fn yes() -> bool {
@@ -273,6 +369,8 @@ impl Default for Scenario {
             joins: vec![],
             sizes: vec![],
             cuts: vec![],
+            dead_links: vec![],
+            pauses: vec![],
             churn: None,
         }
     }
@@ -282,7 +380,17 @@ impl Scenario {
     /// Whether a member can be lost, or be taken for lost.
     pub fn can_lose_members(&self) -> bool {
         let churn_crashes = self.churn.as_ref().is_some_and(|churn| churn.leave_chance < 1.0);
-        churn_crashes || !self.crashes.is_empty() || self.cuts.iter().any(|cut| cut.coordinator)
+        churn_crashes
+            || !self.crashes.is_empty()
+            || self.cuts.iter().any(|cut| cut.coordinator)
+            || !self.dead_links.is_empty()
+            || !self.pauses.is_empty()
+            || self.has_unsteady_coordinator()
+    }
+
+    /// Whether words and orders can be lost, so that they must be numbered, and the coordinator must keep a log.
+    pub fn has_unsteady_coordinator(&self) -> bool {
+        !self.coordinator.kills.is_empty() || self.coordinator.loss > 0.0
     }
 
     /// Checks what the types cannot express, such as positive numbers.
@@ -359,7 +467,48 @@ impl Scenario {
             not_negative("coordinator.away.to", away.to)?;
             in_order("coordinator.away", away.from, away.to)?;
         }
+        for kill in &self.coordinator.kills {
+            not_negative("coordinator.kill.at", kill.at)?;
+            not_negative("coordinator.kill.back_after", kill.back_after)?;
+        }
+        not_negative("coordinator.latency", self.coordinator.latency.unwrap_or(0.0))?;
+        not_negative("coordinator.jitter", self.coordinator.jitter)?;
+        probability("coordinator.loss", self.coordinator.loss)?;
+        ensure(
+            self.coordinator.loss <= 0.5,
+            ScenarioError::OutOfRange {
+                field: "coordinator.loss",
+                value: self.coordinator.loss,
+                min: 0.0,
+                max: 0.5,
+            },
+        )?;
+        interval("coordinator.reconnect", self.coordinator.reconnect)?;
         Ok(())
+    }
+
+    /// Refuses faults of workers that there can never be.
+    fn check_workers(&self) -> Result<(), ScenarioError> {
+        if self.churn.is_some() {
+            return Ok(());
+        }
+        // Every worker that comes back, or comes to know that it counts as lost, gets a new id.
+        let joins: u32 = self.joins.iter().map(|join| join.workers).sum();
+        let sizes: u32 = self.sizes.iter().map(|size| size.workers).sum();
+        let cuts: u32 = self.cuts.iter().map(|cut| cut.workers.len() as u32).sum();
+        let others = self.crashes.len() + self.pauses.len() + 2 * self.dead_links.len();
+        let ids = self.workers + joins + sizes + cuts + others as u32;
+        let named = |field, worker| {
+            ensure(worker < ids, ScenarioError::NoSuchWorker { field, worker, last: ids - 1 })
+        };
+        self.crashes.iter().try_for_each(|it| named("crash.worker", it.worker))?;
+        self.leaves.iter().try_for_each(|it| named("leave.worker", it.worker))?;
+        self.pauses.iter().try_for_each(|it| named("pause.worker", it.worker))?;
+        for link in &self.dead_links {
+            named("dead_link.between", link.between.0.max(link.between.1))?;
+        }
+        let cut = self.cuts.iter().flat_map(|cut| &cut.workers);
+        cut.copied().try_for_each(|worker| named("cut.workers", worker))
     }
 
     fn check_faults(&self) -> Result<(), ScenarioError> {
@@ -388,6 +537,17 @@ impl Scenario {
             not_negative("cut.to", cut.to)?;
             in_order("cut", cut.from, cut.to)?;
         }
+        for link in &self.dead_links {
+            not_negative("dead_link.from", link.from)?;
+            not_negative("dead_link.to", link.to)?;
+            in_order("dead_link", link.from, link.to)?;
+        }
+        for pause in &self.pauses {
+            not_negative("pause.from", pause.from)?;
+            not_negative("pause.to", pause.to)?;
+            in_order("pause", pause.from, pause.to)?;
+        }
+        self.check_workers()?;
         if let Some(churn) = &self.churn {
             interval("churn.lifetime_mean", churn.lifetime_mean)?;
             not_negative("churn.back_after_mean", churn.back_after_mean)?;

@@ -21,8 +21,23 @@ pub enum RunError {
     ModelPanicked,
     #[error("the strategy computes too few gradients to be timed: choose ssgd")]
     TooFewGradients,
+    #[error(
+        "every replica was lost {restarts} times, and the job was given up: workers live too short for a round. Use a \
+        shorter period or a smaller batch, or resume from checkpoints"
+    )]
+    GaveUp { restarts: u32 },
+    #[error(
+        "workers {} do not hold what the others hold after exchange {exchange}: do all members run the same version, on \
+        the same data?",
+        list(workers)
+    )]
+    Disagreed { exchange: u64, workers: Vec<WorkerId> },
     #[error("{strategy} diverged: {reason}")]
     Diverged { strategy: String, reason: String },
+}
+
+fn list(workers: &[WorkerId]) -> String {
+    workers.iter().map(WorkerId::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A journal file that could not be written or read.

@@ -60,7 +60,9 @@ impl Watch<'_> {
                     broken_off => broken_off,
                 },
                 Next::Idle => self.observer.poll_evaluations(),
-                Next::Ended => return Ok(()),
+                Next::Ended => {
+                    return self.observer.totals.failure.clone().map_or(Ok(()), Err);
+                }
             };
             if !self.stopped && (flow.is_break() || stop.load(Ordering::Relaxed)) {
                 self.stopped = true;

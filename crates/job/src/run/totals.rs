@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crate::error::RunError;
 use paceline_runtime::{Line, Reader, Record, SampleTally, WorkerId};
 
 /// The totals of a run so far.
@@ -12,6 +13,8 @@ pub struct RunTotals {
     /// When the coordinator declared the job over.
     pub over: Option<Duration>,
     pub tally: SampleTally,
+    /// Why the job ended without a result.
+    pub failure: Option<RunError>,
     pub bytes_sent: u64,
     pub rounds: u64,
     steps: u64,
@@ -105,6 +108,13 @@ impl Reader for RunTotals {
             Record::StartedOver => {
                 self.scores.clear();
                 self.curve = Curve::new(self.tally.samples_per_epoch);
+            }
+            Record::GaveUp { restarts } => {
+                self.failure = Some(RunError::GaveUp { restarts: *restarts });
+            }
+            Record::Disagreed { exchange, workers } => {
+                let (exchange, workers) = (*exchange, workers.clone());
+                self.failure = Some(RunError::Disagreed { exchange, workers });
             }
             Record::Over => self.over = Some(line.at),
             Record::Note { name, value, .. } => {

@@ -138,8 +138,10 @@ impl Coordinator {
 
     /// A worker has connected again: the orders that it may have missed. One that is no longer enrolled is put out.
     pub fn reconnected(&mut self, now: Duration, who: WorkerId) -> Vec<Addressed> {
-        if !self.state.is_enrolled(who) && !self.state.is_over() {
-            return vec![put_out(who)];
+        if !self.state.is_enrolled(who) {
+            // One that joined when the job was over has been told so.
+            let told = self.state.unacknowledged(who);
+            return if told.is_empty() { vec![put_out(who)] } else { told };
         }
         self.beats.insert(who, now);
         self.state.unacknowledged(who)

@@ -27,6 +27,7 @@ pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) 
             asynchronous::run(&mut worker, strategy).await;
         }
     }
+    worker.close();
     let (who, rounds) = (worker.id, worker.state.round);
     let (is_put_out, is_over) = worker.port.look(|inbox| (inbox.put_out, inbox.over));
     let record = if is_put_out {

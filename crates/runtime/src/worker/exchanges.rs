@@ -94,6 +94,10 @@ impl Worker {
         self.start(payload, self.state.version, Extra::Weight(weight));
         let (sum, _) = self.take_result().await?;
         let weights: f64 = sum.tails.iter().map(|tail| tail.extra.number()).sum();
+        if weights == 0.0 {
+            // No contributor has learned anything: those that have were lost.
+            return Ok(Average { mean: self.state.anchor.clone(), sum });
+        }
         let mean = sum.mean.get_or_init(|| {
             let mut mean = sum.gradient.sum.clone();
             scale(&mut mean, 1.0 / weights as f32);
@@ -199,7 +203,7 @@ impl Worker {
     }
 
     /// Gives up the pending exchange in the view in which it was entered; it is entered again in the next one.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         if let Some(pending) = &mut self.state.private.pending
             && let Progress::Underway { view, .. } = &pending.progress
         {
@@ -284,9 +288,18 @@ impl Worker {
         agreed.extend(sum.digest());
         let counts = !matches!(sum.tails.first(), Some(Tail { extra: Extra::Value(_), .. }));
         if counts && sum.is_first_taken() {
-            let (who, version, round) = (self.id, self.state.version + 1, Some(self.state.round));
+            let (who, round) = (self.id, Some(self.state.round));
             let (loss_sum, rate) = (sum.gradient.loss_sum, self.rate());
-            let staleness = self.state.version.saturating_sub(sum.version());
+            // An average holds steps that its members have made already.
+            let is_average =
+                matches!(sum.tails.first(), Some(Tail { extra: Extra::Weight(_), .. }));
+            let (version, staleness) = match is_average {
+                true => (self.state.version, 0),
+                false => {
+                    let staleness = self.state.version.saturating_sub(sum.version());
+                    (self.state.version + 1, staleness)
+                }
+            };
             let result = Some(ResultName { exchange: sum.exchange, view: sum.view.number });
             let spans = Spans::clone(spans);
             self.port.record(Record::Applied {

@@ -15,7 +15,7 @@ const CHURN: u64 = 21;
 impl SimCluster {
     pub(super) fn plan_faults(&mut self, samples_per_epoch: u64) {
         let scenario = self.scenario.clone();
-        for crash in scenario.crashes {
+        for crash in scenario.crashes.into_iter().filter(|crash| crash.at_event.is_none()) {
             let (who, back_after) = (WorkerId(crash.worker), crash.back_after);
             self.at(seconds(crash.at), Scheduled::Crash { who, back_after });
         }
@@ -36,6 +36,19 @@ impl SimCluster {
         }
         self.sizes.make_contiguous().sort_by_key(|(sample, _)| *sample);
         let patience = seconds(scenario.coordinator.patience) + Duration::from_nanos(1);
+        for kill in scenario.coordinator.kills {
+            self.at(seconds(kill.at), Scheduled::Kill { back_after: kill.back_after });
+        }
+        for pause in scenario.pauses {
+            self.at(seconds(pause.from) + patience, Scheduled::Beats);
+        }
+        for link in scenario.dead_links {
+            let between = (WorkerId(link.between.0), WorkerId(link.between.1));
+            let (at, until) = (seconds(link.from) + patience / 2, seconds(link.to));
+            if at < until {
+                self.at(at, Scheduled::Suspect { between, until });
+            }
+        }
         for cut in scenario.cuts.into_iter().filter(|cut| cut.coordinator) {
             self.at(seconds(cut.from) + patience, Scheduled::Beats);
         }
@@ -48,6 +61,16 @@ impl SimCluster {
         if let Some(churn) = &self.scenario.churn {
             let lives = exponential(churn.lifetime_mean, &mut self.dice(who, CHURN));
             self.at(self.now + lives, Scheduled::Churn { who });
+        }
+    }
+
+    /// Crashes the workers that are to crash just before this event.
+    pub(super) fn crash_at_event(&mut self) {
+        let event = self.events.get();
+        let crashes = self.scenario.crashes.iter().filter(|crash| crash.at_event == Some(event));
+        let crashes: Vec<_> = crashes.map(|it| (WorkerId(it.worker), it.back_after)).collect();
+        for (who, back_after) in crashes {
+            self.happen(Scheduled::Crash { who, back_after });
         }
     }
 
@@ -64,10 +87,14 @@ impl SimCluster {
             let record = Record::Interrupted { who, view, exchange, bytes };
             self.out.push_back(Outgoing::Record(record));
         }
-        // A connection is seen to break after the last word that came over it.
+        // A kind connection is seen to break after the last word that came over it.
         let detected = self.now + seconds(self.scenario.coordinator.detection);
-        let noticed =
-            self.wires.when_present(detected).max(self.wires.to_coordinator(self.now, who));
+        let noticed = if self.is_numbered() {
+            self.lose_words(who);
+            self.wires.when_present(detected)
+        } else {
+            self.wires.when_present(detected).max(self.wires.to_coordinator(self.now, who))
+        };
         self.at(noticed, Scheduled::Noticed(Input::Lost(who)));
     }
 
@@ -121,6 +148,9 @@ impl SimCluster {
 
     /// Heartbeats matter only where somebody is cut off, so only there they are looked at.
     pub(super) fn beats(&mut self) {
+        if self.is_killed {
+            return;
+        }
         let present = self.wires.when_present(self.now);
         if present > self.now {
             // Back from being away, the coordinator lets everyone show that they live first.
@@ -131,6 +161,7 @@ impl SimCluster {
             .alive
             .iter()
             .filter(|who| self.wires.reaches_coordinator(**who, self.now))
+            .filter(|who| self.is_connected(**who) && self.paused_until(**who).is_none())
             .copied()
             .collect();
         heard.into_iter().for_each(|who| self.coordinate(Input::Beat(who)));
