@@ -84,6 +84,7 @@ fn run(
     let mut trace = Trace;
     let mut readers: Vec<&mut dyn Reader> = vec![&mut replicas_agree, &mut traffic];
     if std::env::var_os("SWARM_TRACE").is_some() {
+        eprintln!("{}", about());
         readers.push(&mut trace);
     }
     let simulated = simulate(&prepared, scenario, SimulateOptions { threads, readers })

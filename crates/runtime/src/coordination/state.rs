@@ -140,9 +140,9 @@ impl State {
         !self.over
             && self.plan.is_none()
             && !self.in_force.members.is_empty()
-            && !self.roster.values().any(|member| member.finished)
-            && (self.planned_members() != self.in_force.members
-                || (is_asynchronous && self.free_to_leave().is_some()))
+            && ((is_asynchronous && self.free_to_leave().is_some())
+                || (!self.roster.values().any(|member| member.finished)
+                    && self.planned_members() != self.in_force.members))
     }
 
     /// Takes one entry of the log. Whatever it returns follows from the entries so far, never from a clock.

@@ -275,9 +275,12 @@ impl Inbox {
         std::mem::take(&mut self.messages)
     }
 
-    /// The oldest letter to the server.
+    /// The oldest letter of a member to the server. A newcomer may have heard of the view earlier than the server has: its
+    /// letters wait.
     pub fn letter_to_server(&mut self) -> Option<(WorkerId, Letter)> {
-        self.server_mail.pop_front()
+        let view = self.view.clone()?;
+        let at = self.server_mail.iter().position(|(from, _)| view.has(*from))?;
+        self.server_mail.remove(at)
     }
 
     /// The center that a leaving server hands over.

@@ -31,6 +31,8 @@ pub struct SampleTally {
     /// What was applied to the center long ago, and what was applied lately, by its version.
     center_before: Applied,
     center: Vec<(u64, Spans)>,
+    /// The worker that restored the center last.
+    server: Option<WorkerId>,
     members: Vec<WorkerId>,
     /// What every member held when the job was declared over.
     at_end: Vec<Applied>,
@@ -98,6 +100,7 @@ impl Default for SampleTally {
             before: Applied::default(),
             center_before: Applied::default(),
             center: Vec::new(),
+            server: None,
             members: Vec::new(),
             at_end: Vec::new(),
             void: BTreeSet::new(),
@@ -163,7 +166,8 @@ impl SampleTally {
             }
             Record::Freed { who, spans } => self.free(*who, spans),
             Record::StartedOver => self.start_over(),
-            Record::Restored { version, .. } if self.mode == Mode::Centered => {
+            Record::Restored { who, version, .. } if self.mode == Mode::Centered => {
+                self.server = Some(*who);
                 let kept = self.center.partition_point(|(applied, _)| applied <= version);
                 let lost: u64 = self.center.drain(kept..).map(|(_, spans)| spans.len()).sum();
                 self.samples = self.samples.saturating_sub(lost);
@@ -204,7 +208,12 @@ impl SampleTally {
     }
 
     fn apply(&mut self, who: WorkerId, version: u64, spans: &Spans) -> u64 {
-        if self.void.contains(&who) {
+        // A server that counts as lost may go on until it knows; what it applies counts if its successor takes the copy.
+        let is_void = match self.mode {
+            Mode::Centered => self.server.is_some_and(|server| server != who),
+            Mode::Synchronous | Mode::Asynchronous => self.void.contains(&who),
+        };
+        if is_void {
             return 0;
         }
         let count = spans.len().saturating_mul(self.keeping_one_in);
@@ -250,6 +259,7 @@ impl SampleTally {
         self.results_before = Applied::default();
         self.view_min = self.view;
         self.center_before = Applied::default();
+        self.server = None;
         let before = &self.before;
         self.center = if before.count > 0 { vec![(0, before.spans.clone())] } else { vec![] };
         self.samples = before.count;

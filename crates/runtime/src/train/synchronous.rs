@@ -34,13 +34,15 @@ async fn live(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resul
             continue;
         }
         let has_ended = worker.is_done() || worker.state.agreed.stopped;
-        let plan = plan_due(worker);
-        if worker.has_sum_under_way() && (has_ended || plan.is_some()) {
+        // Whether a sum under way is drained follows from the last result alone, even if the plan that it names is void by
+        // now: members that deal before and after they take a result would deal differently.
+        let is_planned = worker.plan_agreed > worker.state.agreed.view.number;
+        if worker.has_sum_under_way() && (has_ended || is_planned) {
             attempt(worker, strategy, Step::Finish).await?;
             hand_in_if_due(worker, strategy.as_ref()).await?;
             continue;
         }
-        if let Some(plan) = plan {
+        if let Some(plan) = plan_due(worker) {
             board(worker, strategy, plan, false).await?;
             continue;
         }

@@ -16,7 +16,7 @@ use crate::scenario::seconds;
 /// One worker's connection.
 #[derive(Default)]
 pub(super) struct Connection {
-    /// Counts connections; what is on its way over an older one is lost.
+    /// What is on its way is lost with a process that dies: it belongs to an older generation.
     generation: u64,
     is_broken: bool,
     words: Outbox<Word>,
@@ -137,11 +137,11 @@ impl SimCluster {
         self.tell(to, News::Told(order));
     }
 
+    /// A message is lost, and the connection with it. What was sent before still arrives, perhaps twice.
     pub(super) fn break_connection(&mut self, who: WorkerId) {
         let connection = self.connections.entry(who).or_default();
         if !connection.is_broken {
             connection.is_broken = true;
-            connection.generation += 1;
             let again = self.now + seconds(self.scenario.coordinator.reconnect);
             self.at(again, Scheduled::Reconnect { who });
         }
@@ -184,7 +184,10 @@ impl SimCluster {
         }
         self.is_killed = true;
         let connected: Vec<WorkerId> = self.alive.iter().copied().collect();
-        connected.into_iter().for_each(|who| self.break_connection(who));
+        for who in connected {
+            self.break_connection(who);
+            self.connections.entry(who).or_default().generation += 1;
+        }
         self.at(self.now + seconds(back_after), Scheduled::Restart);
     }
 
