@@ -39,7 +39,7 @@ pub enum Action {
     },
     Send {
         to: WorkerId,
-        letter: Letter,
+        letter: Box<Letter>,
     },
     /// Puts a value where peers can read it; takes no time.
     Publish {
@@ -97,9 +97,10 @@ pub enum News {
         ticket: Ticket,
         standings: Arc<Vec<Standing>>,
     },
+    /// Boxed, because letters are large and rare: all other news would be moved about at their size.
     Letter {
         from: WorkerId,
-        letter: Letter,
+        letter: Box<Letter>,
     },
     /// `None`: the peer is gone, or has never published.
     Value {

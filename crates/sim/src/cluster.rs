@@ -67,8 +67,14 @@ pub type Outputs = Rc<RefCell<VecDeque<ClusterOutput>>>;
 
 enum Outgoing {
     Event(Event),
-    /// A line of the coordinator.
-    Record(Record),
+    /// A line of the coordinator; boxed, because records are larger than events, and rare here.
+    Record(Box<Record>),
+}
+
+impl Outgoing {
+    fn record(record: Record) -> Outgoing {
+        Outgoing::Record(Box::new(record))
+    }
 }
 
 struct QueueEntry {
@@ -80,7 +86,7 @@ struct QueueEntry {
 enum Scheduled {
     Computed { who: WorkerId, ticket: Ticket, computing: Computing },
     Ring(RingMessage),
-    Letter { from: WorkerId, to: WorkerId, letter: Letter, transit: Transit },
+    Letter { from: WorkerId, to: WorkerId, letter: Box<Letter>, transit: Transit },
     Asked { by: WorkerId, from: WorkerId, what: (Shelf, Extent), ticket: Ticket },
     Value { from: WorkerId, to: WorkerId, ticket: Ticket, value: Published, transit: Transit },
     Nothing { to: WorkerId, ticket: Ticket },
@@ -155,7 +161,7 @@ impl SimCluster {
         for _ in 0..cluster.scenario.workers {
             let who = cluster.spawn();
             let output = cluster.coordinator.step(Duration::ZERO, Input::Hello(who));
-            cluster.out.extend(output.records.into_iter().map(Outgoing::Record));
+            cluster.out.extend(output.records.into_iter().map(Outgoing::record));
             for (to, order) in output.orders {
                 cluster.tell(to, News::Told(order));
             }
@@ -212,7 +218,7 @@ impl SimCluster {
         let coordination::Output { orders, records, .. } = self.coordinator.step(self.now, input);
         if !records.is_empty() {
             self.exchanges.forget_old(self.alive.iter());
-            self.out.extend(records.into_iter().map(Outgoing::Record));
+            self.out.extend(records.into_iter().map(Outgoing::record));
         }
         for (to, order) in orders {
             if let Order::View { lost, .. } = &order {
@@ -392,7 +398,7 @@ impl Cluster for SimCluster {
             match self.out.pop_front() {
                 Some(Outgoing::Event(event)) => return Some(event),
                 Some(Outgoing::Record(record)) => {
-                    self.emit(ClusterOutput::Line(Line { at: self.now, record }));
+                    self.emit(ClusterOutput::Line(Line { at: self.now, record: *record }));
                 }
                 None => {
                     let Reverse(next) = self.due.pop()?;
