@@ -41,7 +41,7 @@ pub enum Action {
     },
     Send {
         to: WorkerId,
-        letter: Letter,
+        letter: Box<Letter>,
     },
     /// Puts a value where peers can read it; takes no time.
     Publish {
@@ -99,9 +99,10 @@ pub enum News {
         ticket: Ticket,
         standings: Arc<Vec<Standing>>,
     },
+    /// Boxed, because letters are large and rare: all other news would be moved about at their size.
     Letter {
         from: WorkerId,
-        letter: Letter,
+        letter: Box<Letter>,
     },
     /// `None`: the peer is gone, or has never published.
     Value {

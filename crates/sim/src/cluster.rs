@@ -83,8 +83,14 @@ pub type Outputs = Rc<RefCell<VecDeque<ClusterOutput>>>;
 
 enum Outgoing {
     Event(Event),
-    /// A line of the coordinator.
-    Record(Record),
+    /// A line of the coordinator; boxed, because records are larger than events, and rare here.
+    Record(Box<Record>),
+}
+
+impl Outgoing {
+    fn record(record: Record) -> Outgoing {
+        Outgoing::Record(Box::new(record))
+    }
 }
 
 struct QueueEntry {
@@ -103,7 +109,7 @@ enum Scheduled {
     Letter {
         from: WorkerId,
         to: WorkerId,
-        letter: Letter,
+        letter: Box<Letter>,
         transit: Transit,
     },
     Asked {
@@ -241,7 +247,7 @@ impl SimCluster {
             let who = output.admitted.expect("a worker that says hello gets an id");
             cluster.spawn(who);
             cluster.log.extend(output.log);
-            cluster.out.extend(output.records.into_iter().map(Outgoing::Record));
+            cluster.out.extend(output.records.into_iter().map(Outgoing::record));
             for Addressed { to, number, order } in output.orders {
                 cluster.order_arrives(to, 0, number, order);
             }
@@ -438,7 +444,7 @@ impl SimCluster {
                 let bytes = HEADER_BYTES + value.bytes();
                 let transit = self.wires.send(self.now, from, by, bytes);
                 if from != by {
-                    self.out.push_back(Outgoing::Record(Record::Sent { who: from, to: by, bytes }));
+                    self.out.push_back(Outgoing::record(Record::Sent { who: from, to: by, bytes }));
                 }
                 self.at(transit.arrives, Scheduled::Value { from, to: by, ticket, value, transit });
             }
@@ -530,7 +536,7 @@ impl Cluster for SimCluster {
             match self.out.pop_front() {
                 Some(Outgoing::Event(event)) => return Some(event),
                 Some(Outgoing::Record(record)) => {
-                    self.emit(ClusterOutput::Line(Line { at: self.now, record }));
+                    self.emit(ClusterOutput::Line(Line { at: self.now, record: *record }));
                 }
                 None => {
                     let Reverse(next) = self.due.pop()?;

@@ -85,7 +85,7 @@ impl Inbox {
             }
             // Letters carry no view; they are valid until the loss of their sender is known.
             News::Letter { from, letter } if !self.lost.contains(&from) => {
-                self.deliver_letter(from, letter);
+                self.deliver_letter(from, *letter);
             }
             News::Letter { .. } => {}
             News::Told(order) => self.obey(order),

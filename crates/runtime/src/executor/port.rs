@@ -106,7 +106,7 @@ impl Port {
     pub fn send(&self, to: WorkerId, letter: Letter) {
         let bytes = if to == self.worker { 0 } else { letter.bytes() };
         self.record(Record::Sent { who: self.worker, to, bytes });
-        self.submit(Action::Send { to, letter });
+        self.submit(Action::Send { to, letter: Box::new(letter) });
     }
 
     pub fn publish(&self, shelf: Shelf, value: Published) {

@@ -196,7 +196,7 @@ impl SimCluster {
         let (coordinator, output) = Coordinator::restart(self.rules, state, log, self.now);
         (self.coordinator, self.is_killed) = (coordinator, false);
         self.restarts += 1;
-        self.out.push_back(Outgoing::Record(Record::Restarted));
+        self.out.push_back(Outgoing::record(Record::Restarted));
         self.carry_out(output);
         let patience = self.rules.patience + Duration::from_nanos(1);
         self.at(self.now + patience, Scheduled::Beats);
@@ -224,7 +224,7 @@ impl SimCluster {
         }
         if !records.is_empty() {
             self.exchanges.forget_old(self.alive.iter());
-            self.out.extend(records.into_iter().map(Outgoing::Record));
+            self.out.extend(records.into_iter().map(Outgoing::record));
         }
         orders.into_iter().for_each(|order| self.send_order(order));
     }

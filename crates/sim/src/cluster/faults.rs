@@ -85,7 +85,7 @@ impl SimCluster {
         self.out.push_back(Outgoing::Event(Event::Crashed { who }));
         for ((view, exchange), bytes) in self.exchanges.withdraw_all(who) {
             let record = Record::Interrupted { who, view, exchange, bytes };
-            self.out.push_back(Outgoing::Record(record));
+            self.out.push_back(Outgoing::record(record));
         }
         // A kind connection is seen to break after the last word that came over it.
         let detected = self.now + seconds(self.scenario.coordinator.detection);
