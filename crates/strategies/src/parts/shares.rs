@@ -4,6 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// The unit in which a total batch is divided: a power of two, at least 1/64 of the mean share and below 1/32, or one
+/// sample if the mean share is at most 64.
+///
+/// With grains, buffers, compiled kernels and readers of data see few different batch sizes. Rounding moves a share by
+/// less than a grain. Small batches are divided by the sample, because a grain would be a large part of a share.
+pub fn grain(batch_total: u64, members: usize) -> u64 {
+    batch_total.div_ceil(64 * members as u64).next_power_of_two()
+}
+
 /// Rounds ideal shares to integers that sum to `total`, each at least one; a tie goes to the lower rank.
 ///
 /// Each share starts with the integer part of the ideal, and the rest goes to the shares that are farthest below their
@@ -56,45 +65,60 @@ impl Speeds {
         Speeds { by_worker: BTreeMap::new(), smoothing }
     }
 
-    /// Records that `worker` computed `samples` in `seconds`, without waiting: time spent waiting would make all workers
-    /// look equally fast. Measurements without a finite speed are ignored.
-    pub fn measure(&mut self, worker: u32, samples: u64, seconds: f64) {
-        let speed = samples as f64 / seconds;
-        if samples == 0 || seconds <= 0.0 || !seconds.is_finite() || !speed.is_finite() {
-            return;
-        }
+    /// Records the speed of a worker, measured without waiting: time spent waiting would make all workers look equally
+    /// fast.
+    pub fn measure(&mut self, worker: u32, speed: f64) {
         let known = self.by_worker.entry(worker).or_insert(speed);
         *known = self.smoothing * speed + (1.0 - self.smoothing) * *known;
     }
 
-    /// Shares in proportion to speed. A member without measurement counts with the mean speed of the others; without
-    /// any measurement, shares are even.
-    pub fn shares(&self, members: &[u32], batch_total: u64) -> Vec<u64> {
-        largest_remainder(&self.ideal(members, batch_total), batch_total)
-    }
-
-    fn ideal(&self, members: &[u32], batch_total: u64) -> Vec<f64> {
-        let known = members.iter().filter_map(|worker| self.by_worker.get(worker));
-        let (count, sum) = known.fold((0, 0.0), |(count, sum), speed| (count + 1, sum + speed));
-        let mean = if count == 0 { 1.0 } else { sum / f64::from(count) };
-        let speed = |worker| self.by_worker.get(worker).copied().unwrap_or(mean);
-        let speed_total: f64 = members.iter().map(speed).sum();
-        members.iter().map(|worker| batch_total as f64 * speed(worker) / speed_total).collect()
+    /// The speed of each member. A member without measurement counts with the mean speed of the others; without any
+    /// measurement, all are equally fast.
+    pub fn of(&self, members: &[u32]) -> Vec<f64> {
+        let known: Vec<Option<f64>> =
+            members.iter().map(|worker| self.by_worker.get(worker).copied()).collect();
+        let count = known.iter().flatten().count();
+        let mean =
+            if count == 0 { 1.0 } else { known.iter().flatten().sum::<f64>() / count as f64 };
+        known.into_iter().map(|speed| speed.unwrap_or(mean)).collect()
     }
 }
 
-/// Stores the map as a list of pairs: formats whose keys are text turn numbers into text, which serde cannot read inside
+/// Shares in proportion to speed: multiples of `grain` that sum to the total, each at least one grain.
+///
+/// What remains of a total that is no multiple of the grain is computed by the fastest member, which it delays least; a
+/// tie goes to the lower rank.
+pub fn proportional(speeds: &[f64], batch_total: u64, grain: u64) -> Vec<u64> {
+    let grains_total = batch_total / grain;
+    let mut shares = largest_remainder(&ideal(speeds, grains_total), grains_total);
+    shares.iter_mut().for_each(|share| *share *= grain);
+    let fastest = (0..speeds.len()).rev().max_by(|a, b| speeds[*a].total_cmp(&speeds[*b]));
+    shares[fastest.expect("there is at least one member")] += batch_total % grain;
+    shares
+}
+
+fn ideal(speeds: &[f64], batch_total: u64) -> Vec<f64> {
+    let speed_total: f64 = speeds.iter().sum();
+    speeds.iter().map(|speed| batch_total as f64 * speed / speed_total).collect()
+}
+
+/// Stores a map as a list of pairs: formats whose keys are text turn numbers into text, which serde cannot read inside
 /// a tagged enum.
-mod as_pairs {
-    use super::{BTreeMap, Deserialize};
+pub(super) mod as_pairs {
+    use super::{BTreeMap, Deserialize, Serialize};
     use serde::{Deserializer, Serializer};
 
-    pub fn serialize<S: Serializer>(map: &BTreeMap<u32, f64>, to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<T: Serialize, S: Serializer>(
+        map: &BTreeMap<u32, T>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.collect_seq(map)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, f64>, D::Error> {
-        Ok(Vec::<(u32, f64)>::deserialize(from)?.into_iter().collect())
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<u32, T>, D::Error> {
+        Ok(Vec::<(u32, T)>::deserialize(from)?.into_iter().collect())
     }
 }
 
@@ -111,10 +135,15 @@ mod tests {
         shares.iter().zip(paces).map(|(share, pace)| overhead + pace * *share as f64).collect()
     }
 
+    /// The shares of the paper, which divides single samples.
+    fn shares(speeds: &Speeds, members: &[u32], batch_total: u64) -> Vec<u64> {
+        proportional(&speeds.of(members), batch_total, 1)
+    }
+
     fn measure_all(speeds: &mut Speeds, shares: &[u64], times: &[f64]) {
         for worker in MEMBERS {
             let rank = worker as usize;
-            speeds.measure(worker, shares[rank], times[rank]);
+            speeds.measure(worker, shares[rank] as f64 / times[rank]);
         }
     }
 
@@ -128,7 +157,7 @@ mod tests {
         let mut speeds = Speeds::new(1.0);
         (0..epochs)
             .map(|_| {
-                let shares = speeds.shares(&MEMBERS, BATCH);
+                let shares = shares(&speeds, &MEMBERS, BATCH);
                 let times = times(&shares, overhead, [3.0, 1.0, 1.0, 1.0]);
                 measure_all(&mut speeds, &shares, &times);
                 imbalance(&times)
@@ -156,6 +185,29 @@ mod tests {
         for (ideal, total, shares) in table {
             assert_eq!(largest_remainder(ideal, total), shares, "{ideal:?}");
         }
+    }
+
+    #[test]
+    fn a_grain_is_a_power_of_two_between_a_64th_and_a_32nd_of_the_mean_share() {
+        let table = [
+            ((2, 2), 1),
+            ((64, 4), 1),
+            ((4 * 64, 4), 1),
+            ((4 * 64 + 1, 4), 2),
+            ((4 * 128, 4), 2),
+            ((4 * 256, 4), 4),
+            ((4 * 300, 4), 8),
+            ((1_000_000, 10), 2048),
+        ];
+        for ((batch_total, members), expected) in table {
+            assert_eq!(grain(batch_total, members), expected, "{batch_total}, {members}");
+        }
+    }
+
+    #[test]
+    fn the_fastest_member_computes_what_remains_below_a_grain() {
+        assert_eq!(proportional(&[1.0, 2.0, 1.0, 2.0], 1203, 8), [200, 403, 200, 400]);
+        assert_eq!(proportional(&[1.0, 1e-9], 1203, 8), [1195, 8], "at least one grain");
     }
 
     #[test]
@@ -191,12 +243,29 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn shares_are_grains_and_the_remainder_and_nobody_gets_none(
+            speeds in prop::collection::vec(1e-6f64..1e6, 1..20),
+            spare in 0u64..100_000,
+        ) {
+            let total = speeds.len() as u64 + spare;
+            let grain = grain(total, speeds.len());
+            let shares = proportional(&speeds, total, grain);
+            prop_assert_eq!(shares.iter().sum::<u64>(), total);
+            prop_assert!(shares.iter().all(|share| *share >= grain));
+            let broken: Vec<u64> = shares.iter().map(|s| s % grain).filter(|r| *r > 0).collect();
+            let remainder = total % grain;
+            prop_assert_eq!(broken, if remainder > 0 { vec![remainder] } else { vec![] });
+        }
+    }
+
     /// Derived from Ye et al. 2020: equal times keep shares equal.
     #[test]
     fn equal_workers_keep_equal_shares() {
         let mut speeds = Speeds::new(1.0);
         for _ in 0..1000 {
-            let shares = speeds.shares(&MEMBERS, BATCH);
+            let shares = shares(&speeds, &MEMBERS, BATCH);
             assert_eq!(shares, [128; 4]);
             measure_all(&mut speeds, &shares, &times(&shares, 0.0, [0.007; 4]));
         }
@@ -209,10 +278,10 @@ mod tests {
 
         measure_all(&mut speeds, &[128; 4], &times(&[128; 4], 0.0, [3.0, 1.0, 1.0, 1.0]));
 
-        let ideal = speeds.ideal(&MEMBERS, BATCH);
+        let ideal = ideal(&speeds.of(&MEMBERS), BATCH);
         let optimum = [51.2, 153.6, 153.6, 153.6];
         assert!(ideal.iter().zip(optimum).all(|(x, y)| (x - y).abs() < 1e-9), "{ideal:?}");
-        assert_eq!(speeds.shares(&MEMBERS, BATCH), [51, 154, 154, 153]);
+        assert_eq!(shares(&speeds, &MEMBERS, BATCH), [51, 154, 154, 153]);
     }
 
     /// With a fixed cost per step the times still become equal, but geometrically (derived; seconds per sample are
@@ -239,7 +308,7 @@ mod tests {
         measure_all(&mut speeds, &[128; 4], &times);
         measure_all(&mut slower, &[128; 4], &times.iter().map(|t| t * 7.3).collect::<Vec<_>>());
 
-        assert_eq!(speeds.shares(&MEMBERS, BATCH), slower.shares(&MEMBERS, BATCH));
+        assert_eq!(shares(&speeds, &MEMBERS, BATCH), shares(&slower, &MEMBERS, BATCH));
     }
 
     /// Ye et al. 2020, disturbance test: one epoch of imbalance after its start and one after its end.
@@ -251,7 +320,7 @@ mod tests {
         let ratios: Vec<f64> = (0..10)
             .map(|epoch| {
                 let pace = if slow_epochs.contains(&epoch) { 4.0 } else { 1.0 };
-                let shares = speeds.shares(&MEMBERS, BATCH);
+                let shares = shares(&speeds, &MEMBERS, BATCH);
                 let times = times(&shares, 0.0, [1.0, 1.0, pace, 1.0]);
                 measure_all(&mut speeds, &shares, &times);
                 imbalance(&times)
@@ -271,7 +340,7 @@ mod tests {
         for paces in [[3.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 1.0], [1.0, 1.0, 2.0, 4.0]] {
             let (even, mut speeds) = (times(&[128; 4], 0.0, paces), Speeds::new(1.0));
             measure_all(&mut speeds, &[128; 4], &even);
-            let balanced = times(&speeds.shares(&MEMBERS, BATCH), 0.0, paces);
+            let balanced = times(&shares(&speeds, &MEMBERS, BATCH), 0.0, paces);
 
             let slowest = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
             let formula = slowest(&paces) * paces.iter().map(|a| 1.0 / a).sum::<f64>() / 4.0;
@@ -283,32 +352,21 @@ mod tests {
     #[test]
     fn a_newcomer_starts_with_the_mean_speed_of_the_members() {
         let mut speeds = Speeds::new(1.0);
-        speeds.measure(3, 100, 1.0);
-        speeds.measure(8, 300, 1.0);
-        speeds.measure(9, 1_000_000, 1.0);
+        speeds.measure(3, 100.0);
+        speeds.measure(8, 300.0);
+        speeds.measure(9, 1_000_000.0);
 
-        assert_eq!(speeds.shares(&[3, 8, 12], 60), [10, 30, 20]);
-        assert_eq!(speeds.shares(&[12, 8, 3], 60), [20, 30, 10]);
-        assert_eq!(speeds.shares(&[20, 21], 60), [30, 30]);
+        assert_eq!(shares(&speeds, &[3, 8, 12], 60), [10, 30, 20]);
+        assert_eq!(shares(&speeds, &[12, 8, 3], 60), [20, 30, 10]);
+        assert_eq!(shares(&speeds, &[20, 21], 60), [30, 30]);
     }
 
     #[test]
     fn smoothing_weighs_the_newest_measurement() {
         let mut speeds = Speeds::new(0.25);
-        speeds.measure(0, 100, 1.0);
-        speeds.measure(0, 200, 1.0);
+        speeds.measure(0, 100.0);
+        speeds.measure(0, 200.0);
         assert_eq!(speeds.by_worker[&0], 125.0);
-    }
-
-    #[test]
-    fn measurements_without_a_finite_speed_are_ignored() {
-        let mut speeds = Speeds::new(1.0);
-        for (samples, seconds) in
-            [(0, 1.0), (5, 0.0), (5, -1.0), (5, f64::NAN), (5, f64::INFINITY), (5, 5e-324)]
-        {
-            speeds.measure(0, samples, seconds);
-        }
-        assert_eq!(speeds, Speeds::new(1.0));
     }
 
     #[test]
@@ -319,7 +377,7 @@ mod tests {
             BySpeed(Speeds),
         }
         let mut speeds = Speeds::new(0.5);
-        speeds.measure(7, 10, 3.0);
+        speeds.measure(7, 10.0 / 3.0);
         let memory = Memory::BySpeed(speeds);
 
         let saved = serde_json::to_string(&memory).unwrap();
