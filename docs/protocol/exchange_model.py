@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An explicit-state model of the membership protocol in docs/protocol.md. It visits every interleaving of small worlds.
 
-  exchange_model.py worlds [FLAG=VALUE ...]      visits all worlds; prints states, seconds and verdicts (about 8 minutes)
+  exchange_model.py worlds [FLAG=VALUE ...]      visits all worlds; prints states, seconds and verdicts (about 10 minutes)
   exchange_model.py mutations                    breaks one rule at a time; each broken rule must be found
   exchange_model.py walks [FLAG=VALUE ...]       walks at random for 40 s in each world that is too large to visit whole
   exchange_model.py one WORLD [FLAG=VALUE ...]   visits one world; prints the shortest trace to each kind of violation
@@ -423,7 +423,7 @@ WORLDS = {
   '1+2 join, two losses': dict(n=1, new=2, samples=3, crashes=2),
   '3+1 joins, one loss': dict(n=3, new=1, samples=3, crashes=1),
   '2+1 joins, two exchanges a round, one loss': dict(n=2, new=1, samples=4, per=2, depth=2, crashes=1),
-  '2+1 joins, two steps a round, one loss': dict(n=2, new=1, samples=6, steps=2, depth=2, crashes=1),
+  '2+1 joins, two steps a round, one loss': dict(n=2, new=1, samples=8, steps=2, depth=2, crashes=1),
   '2+1 joins, delayed, one loss': dict(n=2, new=1, samples=5, delayed=True, depth=2, crashes=1),
   '2+1 joins, delayed, dealt step by step, one loss': dict(n=2, new=1, samples=5, delayed=True, crashes=1, deal_when='work', compute_first=True),
   '3, one leaves, one loss': dict(n=3, leave=(2,), samples=6, depth=2, crashes=1),
