@@ -9,13 +9,14 @@ use crate::error::ScenarioError;
 use crate::suggest::unknown;
 
 /// The built-in scenarios: names and TOML texts.
-pub const ALL: [(&str, &str); 7] = [
+pub const ALL: [(&str, &str); 8] = [
     ("uniform", include_str!("../../../scenarios/uniform.toml")),
     ("stragglers", include_str!("../../../scenarios/stragglers.toml")),
     ("slow-network", include_str!("../../../scenarios/slow-network.toml")),
     ("elastic", include_str!("../../../scenarios/elastic.toml")),
     ("spot", include_str!("../../../scenarios/spot.toml")),
     ("cut", include_str!("../../../scenarios/cut.toml")),
+    ("hostile", include_str!("../../../scenarios/hostile.toml")),
     ("wide-area", include_str!("../../../scenarios/wide-area.toml")),
 ];
 

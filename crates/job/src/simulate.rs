@@ -25,6 +25,8 @@ pub struct Simulated {
     pub center: Option<Arc<Vector>>,
     /// All bytes that crossed the simulated network.
     pub bytes_on_wires: u64,
+    /// How many events the simulation had.
+    pub events: u64,
 }
 
 /// Options of [`simulate`].
@@ -61,7 +63,7 @@ pub fn simulate(
             coordination,
         },
     );
-    let (shelves, wires) = (cluster.shelves(), cluster.bytes_on_wires());
+    let (shelves, wires, events) = (cluster.shelves(), cluster.bytes_on_wires(), cluster.events());
     let evaluator = Evaluator::inline(prepared.task.clone(), threads.max(1));
     let observer = Observer::new(prepared, (coordination, evaluator), readers);
     let mut run = SimRun::new(prepared, cluster);
@@ -77,7 +79,14 @@ pub fn simulate(
     let mut result = watch.observer.conclude(prepared, false, &hurry, params.clone());
     result.virtual_seconds = Some(end.as_secs_f64());
     let Deployed { replicas, center } = deployed;
-    Ok(Simulated { result, params, replicas, center, bytes_on_wires: wires.get() })
+    Ok(Simulated {
+        result,
+        params,
+        replicas,
+        center,
+        bytes_on_wires: wires.get(),
+        events: events.get(),
+    })
 }
 
 /// A run in virtual time: it happens while it is watched.

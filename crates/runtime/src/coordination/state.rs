@@ -529,7 +529,7 @@ impl State {
         for to in view.members.iter().chain(&left).copied().collect::<Vec<_>>() {
             self.order(to, Order::Go { view: view.number }, output);
         }
-        left.iter().for_each(|who| drop(self.roster.remove(who)));
+        self.roster.retain(|who, _| !left.contains(who));
     }
 
     fn finished(&mut self, from: WorkerId, output: &mut Output) {

@@ -78,7 +78,7 @@ const COMPARED_EVERY: u64 = 16;
 
 fn begin_round(worker: &mut Worker, strategy: &dyn AnyStrategy) {
     let is_synchronous = strategy.coordination() == Coordination::Synchronous;
-    let is_compared = is_synchronous && worker.state.round % COMPARED_EVERY == 0;
+    let is_compared = is_synchronous && worker.state.round.is_multiple_of(COMPARED_EVERY);
     worker.begin_round(Basis {
         nominal_batch: strategy.nominal_batch(worker.members().len()),
         lane_batch: strategy.lane_batch(),
