@@ -20,6 +20,15 @@ use crate::private::{Input, PendingSum, Progress};
 use crate::spans::Spans;
 use crate::wire::{Entry, Extra, Tail};
 
+/// What the members put into an exchange.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Gradients,
+    Replicas,
+    /// One number each, which is no update.
+    Numbers,
+}
+
 impl Worker {
     /// The gradient over the samples of all members.
     pub async fn sum(&mut self, mine: Option<Mine>) -> Result<Total, Interrupt> {
@@ -59,7 +68,7 @@ impl Worker {
         if self.state.private.pending.is_none() {
             return Ok(None);
         }
-        let (sum, spans) = self.take_result().await?;
+        let (sum, spans) = self.take_result(Holds::Gradients).await?;
         if self.plan.rescale == Rescale::Adascale && sum.gradient.samples > 0 {
             let n = sum.tails.len() as f64;
             self.state.agreed.rescaler.observe(&Parts {
@@ -92,7 +101,7 @@ impl Worker {
         }
         let payload = self.encode(vector);
         self.start(payload, self.state.version, Extra::Weight(weight));
-        let (sum, _) = self.take_result().await?;
+        let (sum, _) = self.take_result(Holds::Replicas).await?;
         let weights: f64 = sum.tails.iter().map(|tail| tail.extra.number()).sum();
         if weights == 0.0 {
             // No contributor has learned anything: those that have were lost.
@@ -117,7 +126,7 @@ impl Worker {
     pub async fn mean_of(&mut self, number: f64) -> Result<f64, Interrupt> {
         let nothing = Payload::Dense(Vector::new());
         self.start(nothing, self.state.version, Extra::Value(number));
-        let (sum, _) = self.take_result().await?;
+        let (sum, _) = self.take_result(Holds::Numbers).await?;
         if let Some(replay) = &self.plan.replay
             && let Some(recorded) = replay.means.get(&self.state.round)
         {
@@ -243,14 +252,14 @@ impl Worker {
     }
 
     /// Waits for the result of the pending exchange and takes it: what its contributors put in counts from now on.
-    async fn take_result(&mut self) -> Result<(Arc<Sum>, Arc<Spans>), Interrupt> {
+    async fn take_result(&mut self, holds: Holds) -> Result<(Arc<Sum>, Arc<Spans>), Interrupt> {
         let blocked = self.now();
         let sum = self.complete().await?;
         let pending = self.state.private.pending.take().expect("an exchange is pending");
         let (who, exchange, view) = (self.id, pending.number, sum.view.number);
         let (entered, bytes) = (pending.entered, pending.bytes);
         self.port.record(Record::Exchanged { who, view, exchange, entered, blocked, bytes });
-        let spans = self.take(&sum)?;
+        let spans = self.take(&sum, holds)?;
         self.state.private.drawn -= pending.samples;
         self.plan_agreed = sum.plan();
         self.save_agreed = self.save_agreed.max(sum.save());
@@ -261,7 +270,7 @@ impl Worker {
     }
 
     /// Changes what all members agree on, as every member does that takes this result.
-    fn take(&mut self, sum: &Arc<Sum>) -> Result<Arc<Spans>, Interrupt> {
+    fn take(&mut self, sum: &Arc<Sum>, holds: Holds) -> Result<Arc<Spans>, Interrupt> {
         let dissenters = sum.dissenters();
         if !dissenters.is_empty() {
             return Err(self.disagree(sum.exchange, dissenters.to_vec()));
@@ -286,16 +295,13 @@ impl Worker {
         agreed.view = sum.view.clone();
         agreed.stopped |= sum.stop();
         agreed.extend(sum.digest());
-        let counts = !matches!(sum.tails.first(), Some(Tail { extra: Extra::Value(_), .. }));
-        if counts && sum.is_first_taken() {
+        if holds != Holds::Numbers && sum.is_first_taken() {
             let (who, round) = (self.id, Some(self.state.round));
             let (loss_sum, rate) = (sum.gradient.loss_sum, self.rate());
             // An average holds steps that its members have made already.
-            let is_average =
-                matches!(sum.tails.first(), Some(Tail { extra: Extra::Weight(_), .. }));
-            let (version, staleness) = match is_average {
-                true => (self.state.version, 0),
-                false => {
+            let (version, staleness) = match holds {
+                Holds::Replicas => (self.state.version, 0),
+                Holds::Gradients | Holds::Numbers => {
                     let staleness = self.state.version.saturating_sub(sum.version());
                     (self.state.version + 1, staleness)
                 }
