@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use paceline::learn::{Dataset, Noise, Quadratic, Rescale, blobs, net};
 use paceline::runtime::codec::Codec;
-use paceline::sim::checkers::{ReplicasAgree, Traffic};
+use paceline::sim::checkers::{Custody, ReplicasAgree, Traffic};
 use paceline::sim::scenario::{
     Churn, Crash, Cut, DeadLink, Direction, During, Join, Kill, Leave, Link, Pause, Rack,
     RingModel, Straggler,
@@ -81,8 +81,9 @@ fn run(
         .map_err(|message| format!("refused: {message}\n{}", about()))?;
     prepared.plan.fingerprints = true;
     let (mut replicas_agree, mut traffic) = (ReplicasAgree::default(), Traffic::default());
+    let mut custody = Custody::default();
     let mut trace = Trace;
-    let mut readers: Vec<&mut dyn Reader> = vec![&mut replicas_agree, &mut traffic];
+    let mut readers: Vec<&mut dyn Reader> = vec![&mut replicas_agree, &mut traffic, &mut custody];
     if std::env::var_os("SWARM_TRACE").is_some() {
         eprintln!("{}", about());
         readers.push(&mut trace);
@@ -93,7 +94,7 @@ fn run(
     if ledger.lost + ledger.repeated > 0 || ledger.done != prepared.plan.samples_total {
         return Err(format!("{ledger:?} of {}\n{}", prepared.plan.samples_total, about()));
     }
-    if let Some(violation) = replicas_agree.violations.first() {
+    if let Some(violation) = replicas_agree.violations.iter().chain(&custody.violations).next() {
         return Err(format!("{violation}\n{}", about()));
     }
     let used = simulated.result.utilization.iter().all(|part| (0.0..=1.0).contains(part));

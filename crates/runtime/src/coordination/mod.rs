@@ -307,3 +307,129 @@ fn merge(output: &mut Output, more: Output) {
     output.wake = earlier(output.wake, wake);
     output.acknowledged = output.acknowledged.or(acknowledged);
 }
+
+#[cfg(test)]
+mod tests {
+    use paceline_learn::Dice;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    fn rules(coordination: Coordination) -> Rules {
+        let (patience, keeps_log) = (PATIENCE, true);
+        Rules { patience, keeps_log, ..Rules::new(60, 2, coordination) }
+    }
+
+    /// Something that a worker, the network or the user could tell the coordinator.
+    fn draw(dice: &mut Dice, known: u64, words: &mut BTreeMap<WorkerId, u64>, view: u64) -> Input {
+        let who = WorkerId(dice.below(known + 1) as u32);
+        let spans = Spans::one(dice.below(30), 30 + dice.below(30));
+        let word = match dice.below(12) {
+            0 | 1 => Word::Lease { request: dice.below(1000), samples: 1 + dice.below(9) },
+            2 => Word::Done { spans },
+            3 => Word::Return { holder: who, spans },
+            4 => Word::Restored { reign: view, done: spans },
+            5 | 6 => Word::Settled { view: view + dice.below(2), exchange: 1 },
+            7 => Word::HandedIn { snapshot: 1, digest: 1, done: None },
+            8 => Word::Finished,
+            9 => Word::Bye,
+            10 => Word::Suspect { peer: WorkerId(dice.below(known + 1) as u32), view },
+            _ => Word::Gone,
+        };
+        match dice.below(20) {
+            0..=2 => Input::Hello,
+            3 => Input::Lost(who),
+            4 | 5 => Input::Beat(who),
+            6 | 7 => Input::Tick,
+            8 => Input::Save,
+            _ => {
+                let number = words.entry(who).or_default();
+                *number += 1;
+                Input::Word { from: who, number: *number, word }
+            }
+        }
+    }
+
+    #[test]
+    fn any_prefix_of_the_log_replays_to_the_same_state() {
+        let centered = |applies_samples| Coordination::Centered { applies_samples };
+        let kinds = [
+            Coordination::Synchronous,
+            Coordination::Asynchronous,
+            centered(true),
+            centered(false),
+        ];
+        for seed in 0..200 {
+            let mut dice = Dice::keyed(&[seed, 5]);
+            let rules = rules(kinds[seed as usize % kinds.len()]);
+            let (mut coordinator, mut words) =
+                (Coordinator::new(rules, Spans::new()), BTreeMap::new());
+            let (mut log, mut now, mut known) = (vec![Entry::Started], Duration::ZERO, 0);
+            for _ in 0..60 {
+                now += Duration::from_millis(dice.below(40));
+                let view = coordinator.view().number;
+                let input = draw(&mut dice, known, &mut words, view);
+                let output = coordinator.step(now, input);
+                known += u64::from(output.admitted.is_some());
+                log.extend(output.log);
+
+                let mut replayed = State::new(rules, Spans::new());
+                for entry in &log {
+                    let _ = replayed.apply(entry);
+                }
+
+                assert_eq!(&replayed, coordinator.state(), "seed {seed}, {} entries", log.len());
+            }
+        }
+    }
+
+    #[test]
+    fn what_changes_the_state_is_logged_in_the_step_that_orders_it() {
+        let mut coordinator = Coordinator::new(rules(Coordination::Asynchronous), Spans::new());
+        let mut step = |input| coordinator.step(Duration::ZERO, input);
+        let _ = step(Input::Hello);
+        let began = step(Input::Hello);
+        assert!(!began.log.is_empty() && began.orders.len() == 2, "{began:?}");
+        let lease = Word::Lease { request: 1, samples: 4 };
+        let leased = step(Input::Word { from: WorkerId(0), number: 1, word: lease });
+        assert!(leased.orders.iter().any(|it| matches!(it.order, Order::Lease { .. })));
+        assert_eq!((leased.log.len(), leased.acknowledged), (1, Some((WorkerId(0), 1))));
+        assert_eq!(step(Input::Beat(WorkerId(0))), Output::default(), "beats are volatile");
+    }
+
+    #[test]
+    fn a_coordinator_that_hears_nobody_puts_out_nobody() {
+        let mut coordinator = Coordinator::new(rules(Coordination::Synchronous), Spans::new());
+        for _ in 0..2 {
+            let _ = coordinator.step(Duration::ZERO, Input::Hello);
+        }
+        for silence in [2, 4, 8, 100] {
+            let output = coordinator.step(silence * PATIENCE, Input::Tick);
+            assert_eq!((output.orders.len(), output.log.len()), (0, 0), "after {silence}");
+        }
+        // One that is heard again shows that the other is the one that is gone.
+        let now = 101 * PATIENCE;
+        let _ = coordinator.step(now, Input::Beat(WorkerId(1)));
+        let output = coordinator.step(now, Input::Tick);
+        assert!(output.orders.iter().any(|it| it.to == WorkerId(0)), "{output:?}");
+        assert_eq!(coordinator.view().members, [WorkerId(1)]);
+    }
+
+    #[test]
+    fn a_word_that_is_sent_again_counts_once() {
+        let mut coordinator = Coordinator::new(rules(Coordination::Asynchronous), Spans::new());
+        for _ in 0..2 {
+            let _ = coordinator.step(Duration::ZERO, Input::Hello);
+        }
+        let ask = |number| {
+            let word = Word::Lease { request: number, samples: 4 };
+            Input::Word { from: WorkerId(0), number, word }
+        };
+        let mut leases = |number| {
+            let output = coordinator.step(Duration::ZERO, ask(number));
+            output.orders.iter().filter(|it| matches!(it.order, Order::Lease { .. })).count()
+        };
+        assert_eq!([leases(1), leases(1), leases(3), leases(2), leases(3)], [1, 0, 0, 1, 1]);
+    }
+}

@@ -13,6 +13,7 @@ pub struct Custody {
     /// The next view with members begins anew.
     begins: bool,
     has_view: bool,
+    members: Vec<WorkerId>,
     is_over: bool,
     pub violations: Vec<String>,
 }
@@ -23,10 +24,12 @@ impl Reader for Custody {
             Record::Began { .. } => self.begins = true,
             Record::StartedOver => {
                 self.begins = true;
+                self.members.clear();
                 self.holders.clear();
             }
             Record::View { members, .. } if !members.is_empty() => {
                 self.has_view = true;
+                self.members.clone_from(members);
                 if std::mem::take(&mut self.begins) {
                     self.holders = members.iter().copied().collect();
                 }
@@ -39,9 +42,12 @@ impl Reader for Custody {
                 }
                 self.holders.insert(*who);
             }
-            Record::Applied { who, .. } if !self.holders.contains(who) && !self.is_over => {
-                self.violations
-                    .push(format!("worker {who} applied samples to a replica of its own"));
+            // A worker that was put out and does not know it yet changes nothing that counts.
+            Record::Applied { who, .. }
+                if self.members.contains(who) && !self.holders.contains(who) && !self.is_over =>
+            {
+                let text = format!("worker {who} applied samples to a replica of its own");
+                self.violations.push(text);
             }
             Record::Over => {
                 if self.has_view && !self.begins && self.holders.is_empty() {

@@ -82,11 +82,11 @@ impl SimCluster {
         self.died.insert(who, self.now);
         self.clear_shelves(who);
         self.leaving.remove(&who);
-        self.out.push_back(Outgoing::Event(Event::Crashed { who }));
         for ((view, exchange), bytes) in self.exchanges.withdraw_all(who) {
             let record = Record::Interrupted { who, view, exchange, bytes };
             self.out.push_back(Outgoing::record(record));
         }
+        self.out.push_back(Outgoing::Event(Event::Crashed { who }));
         // A kind connection is seen to break after the last word that came over it.
         let detected = self.now + seconds(self.scenario.coordinator.detection);
         let noticed = if self.is_numbered() {
