@@ -20,7 +20,7 @@ pub struct RunResult {
     /// Asynchronous strategies: steps per worker.
     pub rounds: u64,
     pub samples: u64,
-    /// Computed, but rolled back or lost with a worker.
+    /// Computed, but in no replica that counts: lost with a worker, a server, or every replica.
     pub samples_wasted: u64,
     pub epochs: f64,
     pub bytes_sent: u64,

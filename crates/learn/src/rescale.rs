@@ -32,8 +32,7 @@ pub struct Parts {
     pub square_of_mean: f64,
 }
 
-/// Tracks the nominal batch round by round. It is plain data, so that it can be rolled back and sent to
-/// newcomers.
+/// Tracks the nominal batch round by round. It is plain data, so that it can be sent to newcomers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rescaler {
     rescale: Rescale,
