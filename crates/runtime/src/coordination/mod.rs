@@ -194,8 +194,14 @@ impl Coordinator {
             self.suspicions.accused.entry(peer).or_default().insert(from);
             self.suspicions.decide_at.get_or_insert(now.saturating_add(self.rules.patience / 4));
         }
-        let output = self.decide(Entry::Word { from, number, word });
-        let mut output = self.with_plan(now, output);
+        let changes_members = matches!(
+            word,
+            Word::Settled { .. } | Word::Finished | Word::Bye | Word::Gone | Word::Restored { .. }
+        );
+        let mut output = self.decide(Entry::Word { from, number, word });
+        if changes_members {
+            output = self.with_plan(now, output);
+        }
         output.wake = earlier(output.wake, self.suspicions.decide_at);
         output
     }
@@ -206,7 +212,10 @@ impl Coordinator {
         if self.rules.keeps_log {
             output.log.push(entry);
         }
-        self.beats.retain(|who, _| self.state.is_enrolled(*who));
+        // Looked at only when somebody has gone: most words change nothing here, and there may be thousands of workers.
+        if self.beats.len() > self.state.enrolled_count() {
+            self.beats.retain(|who, _| self.state.is_enrolled(*who));
+        }
         output
     }
 

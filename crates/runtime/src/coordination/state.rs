@@ -101,6 +101,10 @@ impl State {
         self.roster.keys().chain(&self.leaving).copied()
     }
 
+    pub fn enrolled_count(&self) -> usize {
+        self.roster.len() + self.leaving.len()
+    }
+
     pub fn is_enrolled(&self, who: WorkerId) -> bool {
         self.roster.contains_key(&who) || self.leaving.contains(&who)
     }
