@@ -136,8 +136,8 @@ pub enum Record {
         /// `None` if a server applied them, and in journals of older versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         round: Option<u64>,
-        /// Synchronous: which exchange's result this is. There is one line for a result, whoever of the
-        /// contributors comes first; if an exchange has results of two views, the later view's counts.
+        /// Synchronous: which exchange's result this is. There is one line for a result, written by
+        /// the first contributor that takes it; if an exchange has results of two views, the later view's counts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         result: Option<ResultName>,
     },

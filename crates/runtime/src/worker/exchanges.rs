@@ -1,5 +1,5 @@
 //! Exchanges among all members: sums and averages. An exchange is a transaction: it is tried again, with the same input,
-//! until it has a result, whoever is lost meanwhile.
+//! until it has a result, even if members are lost meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;

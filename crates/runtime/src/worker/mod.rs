@@ -364,7 +364,7 @@ impl Worker {
         self.view = view;
     }
 
-    /// A view is in force that all its members agree on, whoever contributed to the last result. The lanes of those
+    /// A view is in force that all its members agree on, although others contributed to the last result. The lanes of those
     /// that are not in it are free.
     pub(crate) fn agree_on(&mut self, view: Arc<View>) {
         let ledger = &self.state.agreed.ledger;

@@ -1,4 +1,4 @@
-//! Settling: how members go on after a loss. Whoever misses the last result gets it from one that has it; then all
+//! Settling: how members continue after a loss. A member that misses the last result gets it from one that has it; then all
 //! enter the exchange that was interrupted again, in the next view.
 
 use std::sync::Arc;

@@ -62,7 +62,7 @@ impl Window {
 
     /// Keeps only the newest rounds, at most 16.
     pub fn keep_newest(&mut self, rounds: u64) {
-        assert!((1..=BLOCKS_MAX).contains(&rounds), "so many rounds are one block each");
+        assert!((1..=BLOCKS_MAX).contains(&rounds), "each of these rounds is one block");
         self.rounds = self.rounds.min(rounds);
         for blocks in self.blocks.values_mut() {
             blocks.drain(..blocks.len().saturating_sub(rounds as usize));
@@ -107,7 +107,7 @@ mod tests {
         (WorkerId(worker), samples, Duration::from_millis(millis))
     }
 
-    /// A window in which worker 0 computed 8 samples in so many milliseconds each round.
+    /// A window in which worker 0 computed 8 samples in the given milliseconds each round.
     fn window(millis: impl IntoIterator<Item = u64>) -> Window {
         let mut window = Window::default();
         millis.into_iter().for_each(|millis| window.record(&[effort(0, 8, millis)]));
