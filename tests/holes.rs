@@ -159,7 +159,7 @@ fn faults_of_workers_that_can_never_be_are_refused() {
     let crash = |worker| Crash { worker, at: 1.0, at_event: None, back_after: None };
     let mut scenario = Scenario { workers: 4, crashes: vec![crash(99)], ..Scenario::default() };
     let message = scenario.check().expect_err("there is no worker 99").to_string();
-    assert_eq!(message, "crash.worker = 99: there is no such worker, their ids are 0 to 4");
+    assert_eq!(message, "crash.worker = 99: there is no such worker, their ids are 0 to 3");
     scenario.crashes = vec![crash(3)];
     assert_eq!(scenario.check(), Ok(()));
 }

@@ -496,7 +496,8 @@ impl Scenario {
         let joins: u32 = self.joins.iter().map(|join| join.workers).sum();
         let sizes: u32 = self.sizes.iter().map(|size| size.workers).sum();
         let cuts: u32 = self.cuts.iter().map(|cut| cut.workers.len() as u32).sum();
-        let others = self.crashes.len() + self.pauses.len() + 2 * self.dead_links.len();
+        let back = self.crashes.iter().filter(|crash| crash.back_after.is_some()).count();
+        let others = back + self.pauses.len() + 2 * self.dead_links.len();
         let ids = self.workers + joins + sizes + cuts + others as u32;
         let named = |field, worker| {
             ensure(worker < ids, ScenarioError::NoSuchWorker { field, worker, last: ids - 1 })
