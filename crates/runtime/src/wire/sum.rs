@@ -28,6 +28,9 @@ pub struct Sum {
     /// The sum divided by the weights; the first member that needs it computes it.
     #[serde(skip)]
     pub mean: OnceLock<Arc<Vector>>,
+    /// What the tails say together. All members of a large simulation ask for it, so it is worked out once.
+    #[serde(skip)]
+    gist: OnceLock<Gist>,
     #[serde(skip)]
     digest: OnceLock<u64>,
     #[serde(skip)]
@@ -35,6 +38,14 @@ pub struct Sum {
     /// Whether a member has taken it. Members of one process share a result, and the first one writes the journal's line.
     #[serde(skip)]
     taken: Taken,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Gist {
+    version: u64,
+    plan: u64,
+    stop: bool,
+    save: u64,
 }
 
 #[derive(Debug, Default)]
@@ -66,24 +77,36 @@ impl Sum {
         self.gradient = Gradient { sum: vector, loss_sum, samples };
     }
 
+    fn gist(&self) -> &Gist {
+        self.gist.get_or_init(|| {
+            let tails = || self.tails.iter();
+            Gist {
+                version: tails().map(|tail| tail.version).min().unwrap_or(0),
+                plan: tails().map(|tail| tail.plan).min().unwrap_or(0),
+                stop: tails().any(|tail| tail.stop),
+                save: tails().map(|tail| tail.save).max().unwrap_or(0),
+            }
+        })
+    }
+
     /// The oldest version of the replica at which a part was computed.
     pub fn version(&self) -> u64 {
-        self.tails.iter().map(|tail| tail.version).min().unwrap_or(0)
+        self.gist().version
     }
 
     /// The newest plan that every contributor had heard of.
     pub fn plan(&self) -> u64 {
-        self.tails.iter().map(|tail| tail.plan).min().unwrap_or(0)
+        self.gist().plan
     }
 
     /// Whether any contributor asks that the job end.
     pub fn stop(&self) -> bool {
-        self.tails.iter().any(|tail| tail.stop)
+        self.gist().stop
     }
 
     /// The newest snapshot that any contributor was asked for.
     pub fn save(&self) -> u64 {
-        self.tails.iter().map(|tail| tail.save).max().unwrap_or(0)
+        self.gist().save
     }
 
     /// Each contributor with its tail, in rank order.
