@@ -1,24 +1,42 @@
 //! Ways in which a training could be lost without a word, each as it was found, and each closed.
 
-use paceline::sim::scenario::{Crash, Cut, DeadLink, Direction, Join, Kill, Leave, Pause};
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZero;
+use std::time::Duration;
+
+use paceline::runtime::{SampleTally, SavePlan};
+use paceline::sim::checkers::{Custody, ReplicasAgree};
+use paceline::sim::scenario::{Crash, Cut, DeadLink, Direction, Join, Kill, Leave, Link, Pause};
 use paceline::{
-    Error, Job, Line, Reader, Record, RunResult, Scenario, SimulateOptions, recipes, scenarios,
-    simulate,
+    Coordination, Dice, Error, Interrupt, Job, Line, PrepareOptions, Prepared, Reader, Recipe,
+    Record, RunResult, Scenario, Share, SimulateOptions, Strategy, Worker, WorkerId, recipes,
+    scenarios, simulate,
 };
+use serde::{Deserialize, Serialize};
 
 #[derive(Default)]
 struct Seen {
     started_over: u32,
     put_out: u32,
     restarted: u32,
+    views: BTreeMap<u64, Vec<WorkerId>>,
+    /// When samples were applied.
+    applied: Vec<Duration>,
+    over: Duration,
 }
 
 impl Reader for Seen {
     fn read(&mut self, line: &Line) {
-        match line.record {
+        match &line.record {
             Record::StartedOver => self.started_over += 1,
             Record::PutOut { .. } => self.put_out += 1,
             Record::Restarted => self.restarted += 1,
+            Record::View { number, members, .. } => {
+                let known = self.views.insert(*number, members.clone());
+                assert_eq!(known, None, "there is one view of a number");
+            }
+            Record::Applied { .. } => self.applied.push(line.at),
+            Record::Over => self.over = line.at,
             _ => {}
         }
     }
@@ -26,11 +44,19 @@ impl Reader for Seen {
 
 fn run(strategy: &str, epochs: f64, scenario: &Scenario) -> Result<(RunResult, Seen), Error> {
     let job = Job { strategy: strategy.into(), epochs, ..Job::default() };
-    let prepared = job.prepare(scenario.workers).expect("the job is valid");
-    let mut seen = Seen::default();
-    let options = SimulateOptions { readers: vec![&mut seen], ..SimulateOptions::default() };
-    let result = simulate(&prepared, scenario, options)?.result;
-    let ledger = result.ledger;
+    let mut prepared = job.prepare(scenario.workers).expect("the job is valid");
+    prepared.plan.fingerprints = true;
+    run_prepared(&prepared, scenario)
+}
+
+fn run_prepared(prepared: &Prepared, scenario: &Scenario) -> Result<(RunResult, Seen), Error> {
+    let (mut seen, mut agree) = (Seen::default(), ReplicasAgree::default());
+    let mut custody = Custody::default();
+    let readers: Vec<&mut dyn Reader> = vec![&mut seen, &mut agree, &mut custody];
+    let options = SimulateOptions { readers, ..SimulateOptions::default() };
+    let result = simulate(prepared, scenario, options)?.result;
+    assert_eq!((agree.violations, custody.violations), (vec![], vec![]), "{}", prepared.name);
+    let (ledger, strategy) = (result.ledger, &prepared.name);
     let total = prepared.plan.samples_total;
     assert_eq!((ledger.done, ledger.lost, ledger.repeated), (total, 0, 0), "{strategy}");
     Ok((result, seen))
@@ -133,6 +159,228 @@ fn a_coordinator_that_is_killed_loses_repeats_and_forgets_nothing() {
             assert_eq!((wasted, seen.started_over), (0, 0), "{} killed at {at}", recipe.name);
             assert_eq!(seen.restarted, u32::from(result.seconds() > at), "{}", recipe.name);
         }
+    }
+}
+
+/// A small job: its runs have few events, and a fault can be tried at many of them.
+fn small(strategy: &str, workers: u32) -> (Prepared, Scenario) {
+    let job = Job {
+        strategy: strategy.into(),
+        data: "blobs".into(),
+        model: "softmax".into(),
+        samples: Some(200),
+        batch: Some(4),
+        epochs: 2.0,
+        ..Job::default()
+    };
+    let mut prepared = job.prepare(workers).expect("the job is valid");
+    prepared.plan.fingerprints = true;
+    let mut scenario = Scenario { workers, ..Scenario::default() };
+    scenario.coordinator.patience = 0.05;
+    (prepared, scenario)
+}
+
+const KINDS: [&str; 7] = ["ssgd", "abs", "adpsgd", "gossip-pull", "gossip-push", "easgd", "async"];
+
+/// A worker that says goodbye may be killed, or stopped, before all that it owes has arrived. The first
+/// member also hands over the center.
+#[test]
+fn a_leaver_that_dies_or_hangs_on_its_way_out_stops_nobody() {
+    for strategy in KINDS {
+        for worker in [0, 2] {
+            let (prepared, mut scenario) = small(strategy, 3);
+            let at = 0.4 * run_prepared(&prepared, &scenario).expect("it ends").0.seconds();
+            scenario.leaves = vec![Leave { worker, at }];
+            for after in (0..20).map(|step| 1e-4 * f64::from(step)) {
+                scenario.pauses.clear();
+                let at = at + after;
+                scenario.crashes = vec![Crash { worker, at, at_event: None, back_after: None }];
+                let (_, seen) = run_prepared(&prepared, &scenario).expect("the run ends");
+                assert_eq!(seen.started_over, 0, "{strategy}, {worker} dies after {after}");
+
+                scenario.crashes.clear();
+                scenario.pauses = vec![Pause { worker, from: at, to: at + 1.0 }];
+                let (_, seen) = run_prepared(&prepared, &scenario).expect("the run ends");
+                assert_eq!(seen.started_over, 0, "{strategy}, {worker} hangs after {after}");
+                assert!(
+                    seen.over.as_secs_f64() < 0.9 + at,
+                    "{strategy}: nobody waits for {worker}"
+                );
+            }
+        }
+    }
+}
+
+/// What a server applied last is in nobody's copy, its last words are lost with it, and its successor dies as well.
+#[test]
+fn a_center_survives_two_servers_in_a_row() {
+    for strategy in ["async", "ssp", "easgd"] {
+        let (prepared, mut scenario) = small(strategy, 4);
+        scenario.compute.relative = vec![1.0, 1.3, 1.7, 2.2];
+        // Connections that may break carry numbered words, which a death loses.
+        scenario.coordinator.loss = 1e-9;
+        scenario.coordinator.detection = 1e-4;
+        // A worker that hears of the death late still gets the dead server's last answer, when its successor has
+        // read all copies.
+        let slow = |worker| Link { worker, bytes_per_second: 1e8, latency: 5e-3 };
+        scenario.network.links = vec![slow(0), slow(1)];
+        scenario.coordinator.jitter = 0.01;
+        let options = SimulateOptions::default();
+        let calm = simulate(&prepared, &scenario, options).expect("the run ends");
+        for event in (calm.events / 4..calm.events / 2).step_by(7) {
+            for later in [10, 20, 30, 40, 60, 80] {
+                let crash = |worker, event| Crash {
+                    worker,
+                    at: 0.0,
+                    at_event: Some(event),
+                    back_after: None,
+                };
+                scenario.crashes = vec![crash(0, event), crash(1, event + later)];
+                let (_, seen) = run_prepared(&prepared, &scenario).expect("the run ends");
+                assert_eq!(seen.started_over, 0, "{strategy}, {event} and {later} later");
+            }
+        }
+    }
+}
+
+/// A plan that reached some members, and then the coordinator is gone: the others never hear of it.
+#[test]
+fn members_train_on_while_the_coordinator_that_told_some_of_a_plan_is_away() {
+    for strategy in ["ssgd", "abs", "dbs", "cpsgd", "adpsgd", "diloco"] {
+        let (prepared, mut scenario) = small(strategy, 4);
+        let calm = run_prepared(&prepared, &scenario).expect("it ends").0.seconds();
+        let join = 0.3 * calm;
+        scenario.joins = vec![Join { at: join, workers: 1 }];
+        scenario.coordinator.jitter = 2e-3;
+        for after in (0..30).map(|step| 2e-4 * f64::from(step)) {
+            let (at, back_after) = (join + after, 10.0);
+            scenario.coordinator.kills = vec![Kill { at, back_after }];
+
+            let (result, seen) = run_prepared(&prepared, &scenario).expect("the run ends");
+
+            // A plan that all have heard of is boarded, and then the newcomer waits for `Go` with the others.
+            let heard = seen.applied.iter().filter(|time| time.as_secs_f64() > at + 10.0).count();
+            let before = seen.applied.len() - heard;
+            assert_eq!((result.samples_wasted, seen.started_over), (0, 0), "{strategy}, {after}");
+            assert!(heard == 0 || before > 0, "{strategy}, {after}: {heard} of {before}");
+        }
+    }
+}
+
+/// The newest whole snapshot outlives every replica.
+#[test]
+fn a_job_that_loses_every_replica_begins_again_from_its_newest_snapshot() {
+    for strategy in ["ssgd", "abs", "dbs", "cpsgd", "adpsgd", "diloco"] {
+        let (mut prepared, mut scenario) = small(strategy, 2);
+        let (calm, _) = run_prepared(&prepared, &scenario).expect("the run ends");
+        prepared.plan.saves = Some(SavePlan { every_rounds: NonZero::new(2) });
+        let at = 0.8 * calm.seconds();
+        let crash = |worker| Crash { worker, at, at_event: None, back_after: Some(0.01) };
+        scenario.crashes = vec![crash(0), crash(1)];
+
+        let (result, seen) = run_prepared(&prepared, &scenario).expect("the run ends");
+
+        assert_eq!((seen.started_over, result.started_over), (1, 1), "{strategy}");
+        let most = result.samples / 2;
+        assert!(result.samples_wasted < most, "{strategy}: {} wasted", result.samples_wasted);
+        assert!(result.recovery.is_some_and(|recovery| recovery.losses == 2), "{strategy}");
+    }
+}
+
+/// A synchronous strategy with a mistake: from the fifth round on one member's replica is another one.
+#[derive(Clone, Serialize, Deserialize)]
+struct Drifts {
+    batch: u64,
+}
+
+impl Strategy for Drifts {
+    async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
+        let shares = vec![self.batch; worker.members().len()];
+        let mine = worker.gradient(Share::ByRank(shares)).await;
+        let total = worker.sum(mine).await?;
+        worker.descend(&total);
+        if worker.rank() == 1 && worker.round() == 5 {
+            worker.params_mut()[0] += 1.0;
+        }
+        Ok(())
+    }
+
+    fn coordination(&self) -> Coordination {
+        Coordination::Synchronous
+    }
+
+    fn nominal_batch(&self, members: usize) -> f64 {
+        (self.batch * members as u64) as f64
+    }
+}
+
+/// Members that differ, for whatever reason, do not go on adding up their gradients.
+#[test]
+fn members_that_hold_different_replicas_end_the_job_with_a_message() {
+    let recipe = Recipe::own("drifts", "one member errs", 0.05, |batch, _| Drifts { batch });
+    let job = Job { strategy: recipe.name.clone(), ..Job::default() };
+    let options = PrepareOptions { recipes: &[recipe], ..PrepareOptions::new(3) };
+    let prepared = job.prepare_with(options).expect("the job is valid");
+    let scenario = Scenario { workers: 3, ..Scenario::default() };
+
+    let ended = simulate(&prepared, &scenario, SimulateOptions::default());
+
+    let message = ended.map(|_| ()).expect_err("the members disagree").to_string();
+    assert!(message.contains("worker 1"), "{message}");
+}
+
+/// The lines of each worker reach a journal in their order, and the coordinator's between them; the lines of different
+/// workers may overtake each other.
+#[test]
+fn the_tally_is_the_same_in_whatever_order_the_workers_lines_arrive() {
+    let is_coordinators =
+        |line: &Line| line.record.worker().is_none() || matches!(line.record, Record::Freed { .. });
+    for strategy in KINDS {
+        let (prepared, mut scenario) = small(strategy, 4);
+        let end = run_prepared(&prepared, &scenario).expect("the run ends").0.seconds();
+        let crash = |worker, part: f64| Crash {
+            worker,
+            at: part * end,
+            at_event: None,
+            back_after: Some(0.01),
+        };
+        scenario.crashes = vec![crash(0, 0.3), crash(2, 0.6)];
+        let mut lines = Lines(vec![]);
+        let options = SimulateOptions { readers: vec![&mut lines], ..SimulateOptions::default() };
+        simulate(&prepared, &scenario, options).expect("the run ends");
+        let judge = |lines: &[Line]| {
+            let mut tally = SampleTally::default();
+            lines.iter().for_each(|line| _ = tally.read(line));
+            (tally.verdict(false), tally.wasted())
+        };
+        let expected = judge(&lines.0);
+        assert_eq!((expected.0.lost, expected.0.repeated), (0, 0), "{strategy}");
+        for seed in 0..20 {
+            let mut dice = Dice::keyed(&[seed, 13]);
+            let mut shuffled: Vec<Line> = vec![];
+            for part in lines.0.chunk_by(|a, b| is_coordinators(a) == is_coordinators(b)) {
+                let mut streams: BTreeMap<Option<WorkerId>, VecDeque<Line>> = BTreeMap::new();
+                for line in part {
+                    let of = line.record.worker().filter(|_| !is_coordinators(line));
+                    streams.entry(of).or_default().push_back(line.clone());
+                }
+                while !streams.is_empty() {
+                    let at = dice.below(streams.len() as u64) as usize;
+                    let stream = streams.iter_mut().nth(at).expect("it is one of them");
+                    shuffled.extend(stream.1.pop_front());
+                    streams.retain(|_, left| !left.is_empty());
+                }
+            }
+            assert_eq!(judge(&shuffled), expected, "{strategy}, seed {seed}");
+        }
+    }
+}
+
+struct Lines(Vec<Line>);
+
+impl Reader for Lines {
+    fn read(&mut self, line: &Line) {
+        self.0.push(line.clone());
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use paceline_job::run::totals::RunTotals;
-use paceline_job::{Error, Job, Prepared, RunResult, Target};
+use paceline_job::{Error, Job, Prepared, Recovery, RunResult, Target};
 use paceline_runtime::WorkerId;
 use paceline_watch::table::{bytes, count, duration, number};
 use paceline_watch::{Facts, Report, Timeline};
@@ -172,6 +172,7 @@ fn numbers(prepared: &Prepared, result: &RunResult) -> Vec<(&'static str, String
         ("loss", loss(result.loss)),
         ("accuracy", percent(result.accuracy)),
     ];
+    rows.extend(losses(result.started_over, result.recovery));
     if let Some(wanted) = prepared.target {
         let reached = match result.time_to_target_seconds {
             Some(seconds) => format!("reached after {}", duration(seconds)),
@@ -203,6 +204,23 @@ pub fn journal_numbers(totals: &RunTotals, report: &Report) -> Vec<(&'static str
         ("loss", loss(smoothed)),
         ("accuracy", percent(totals.scores.last().map_or(f64::NAN, |score| score.accuracy))),
     ]);
+    rows.extend(losses(totals.started_over, totals.recoveries.summary()));
+    rows
+}
+
+/// What the loss of workers cost; nothing if none was lost.
+fn losses(started_over: u32, recovery: Option<Recovery>) -> Vec<(&'static str, String)> {
+    let mut rows = vec![];
+    if let Some(Recovery { losses, median_seconds, worst_seconds }) = recovery {
+        let (median, worst) = (duration(median_seconds), duration(worst_seconds));
+        let lost = counted(losses, "worker");
+        rows.push(("lost", format!("{lost}; training went on after {median} (worst {worst})")));
+    }
+    if started_over > 0 {
+        let times = counted(started_over as usize, "time");
+        let text = format!("{times}: every replica was lost, and what it had learned with it");
+        rows.push(("anew", text));
+    }
     rows
 }
 

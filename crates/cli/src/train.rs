@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use paceline_job::checkpoint::{Checkpoint, Saved};
-use paceline_job::{Job, PrepareOptions, Prepared, Recipe, TrainOptions, train};
+use paceline_job::{Job, PrepareOptions, Prepared, Recipe, TrainOptions, scenarios, train};
 use paceline_runtime::Snapshot;
 
 use crate::bar::{Bar, Clock};
@@ -29,6 +29,9 @@ pub struct Train {
     strategy: Option<String>,
     #[command(flatten)]
     speeds: SpeedsFlag,
+    /// Rehearse faults: crashes, leaves, joins, pauses and churn of a scenario file, in real time
+    #[arg(long, value_name = "FILE.toml")]
+    faults: Option<String>,
     /// Record the run in this file, as JSON lines
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
@@ -81,6 +84,12 @@ impl Train {
             pace: None,
             stop,
             saving: saving.as_ref(),
+            faults: self
+                .faults
+                .as_deref()
+                .map(scenarios::load)
+                .transpose()
+                .map_err(CliError::usage)?,
             readers: vec![&mut readers],
         };
         let trained = train(&prepared, options);

@@ -34,7 +34,7 @@ pub use job::{PrepareOptions, Prepared, Target};
 pub use paceline_learn::Path as Kernels;
 pub use recipes::{Recipe, recipes};
 pub use retime::Training;
-pub use run_result::{Losses, RunResult};
+pub use run_result::{Losses, Recovery, RunResult};
 pub use simulate::{SimulateOptions, Simulated, simulate};
 pub use task::Task;
 pub use threads::{TrainOptions, Trained, train};

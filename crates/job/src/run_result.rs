@@ -22,6 +22,12 @@ pub struct RunResult {
     pub samples: u64,
     /// Computed, but in no replica that counts: lost with a worker, a server, or every replica.
     pub samples_wasted: u64,
+    /// How often every replica was lost, so that training began anew: from the newest checkpoint if there was one.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub started_over: u32,
+    /// How long training stood still when workers were lost; `None` if none was.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub recovery: Option<Recovery>,
     pub epochs: f64,
     pub bytes_sent: u64,
     /// Training loss, smoothed over the last half epoch.
@@ -50,6 +56,10 @@ pub struct RunResult {
     pub journal_hash: String,
 }
 
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 impl RunResult {
     pub fn seconds(&self) -> f64 {
         self.virtual_seconds.or(self.real_seconds).unwrap_or(0.0)
@@ -58,6 +68,15 @@ impl RunResult {
     pub fn utilization_mean(&self) -> f64 {
         self.utilization.iter().sum::<f64>() / self.utilization.len().max(1) as f64
     }
+}
+
+/// How long training stood still when workers were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// How many workers were lost while the job went on.
+    pub losses: usize,
+    pub median_seconds: f64,
+    pub worst_seconds: f64,
 }
 
 /// The training loss at the beginning of a job and at some later time, as far as they are known.

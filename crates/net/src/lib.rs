@@ -1,5 +1,5 @@
-//! Real clusters. So far one of threads in one process.
+//! Real clusters. So far, one of threads in one process.
 
 mod threads;
 
-pub use threads::{ThreadCluster, ThreadConfig, ThreadHub};
+pub use threads::{Elastic, Life, ThreadCluster, ThreadConfig, ThreadHub};

@@ -1,8 +1,12 @@
 //! A real cluster in one process: a thread for each worker, and one for its gradients.
+//!
+//! Workers may join, leave, be killed and be stopped for a while; so may the coordinator, which then starts again from its
+//! log. A killed worker's thread ends at its next step, and nothing that it does from then on reaches anybody.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
@@ -29,6 +33,17 @@ pub struct ThreadConfig {
     pub done: Spans,
     /// Each worker's time per sample, at least, to emulate slower machines; empty: none is emulated.
     pub pace: Vec<Duration>,
+    /// If workers and the coordinator may fail.
+    pub elastic: Option<Elastic>,
+}
+
+/// How a cluster whose workers come and go decides that one is lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Elastic {
+    /// A worker that is stopped for longer counts as lost.
+    pub patience: Duration,
+    /// Workers that join or leave within this time do so together.
+    pub gathering: Duration,
 }
 
 /// What all workers of the process share.
@@ -41,13 +56,66 @@ pub struct ThreadHub {
 }
 
 struct State {
+    rules: Rules,
     coordinator: Coordinator,
+    /// What outlives the coordinator: a state, and the entries logged since.
+    stored: coordination::State,
+    log: Vec<coordination::Entry>,
+    presence: Presence,
+    /// What the coordinator is told while it is away.
+    unheard: VecDeque<Input>,
     inboxes: BTreeMap<WorkerId, Sender<Event>>,
+    lives: BTreeMap<WorkerId, Arc<Life>>,
+    /// Workers that were asked to leave.
+    leaving: BTreeSet<WorkerId>,
+    /// Workers that were told that they count as lost, and have not ended yet.
+    put_out: BTreeSet<WorkerId>,
+    /// How many workers that were put out want to come back.
+    comebacks: u32,
+    /// The newest snapshot, from which all begin anew if every replica is lost.
+    snapshot: Option<Arc<Snapshot>>,
     exchanges: HashMap<(u64, u64), Arc<Mutex<Open>>>,
     /// The newest view with a loss: exchanges of older ones can never end.
     closed_before: u64,
     parts: SnapshotParts,
 }
+
+/// Whether the coordinator takes what it is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Here,
+    /// Its process is stopped, and goes on where it was.
+    Stopped,
+    /// Its process is dead, and starts again from its log.
+    Killed,
+}
+
+/// What a fault does to one worker.
+#[derive(Default)]
+pub struct Life {
+    is_killed: AtomicBool,
+    /// Set while the worker's process is stopped; notified when it goes on.
+    is_stopped: Mutex<bool>,
+    goes_on: Condvar,
+}
+
+impl Life {
+    pub fn is_killed(&self) -> bool {
+        self.is_killed.load(Ordering::SeqCst)
+    }
+
+    /// Waits while the worker is stopped; `false` if it was killed.
+    fn is_running(&self) -> bool {
+        let mut stopped = self.is_stopped.lock().expect("no holder panics");
+        while *stopped && !self.is_killed() {
+            stopped = self.goes_on.wait(stopped).expect("no holder panics");
+        }
+        !self.is_killed()
+    }
+}
+
+/// After this many entries the coordinator's state is stored and they are dropped.
+const LOG_MAX: usize = 1024;
 
 /// An exchange that not all members have entered yet. It has its own lock, because adding takes long.
 struct Open {
@@ -73,14 +141,25 @@ impl State {
 impl ThreadHub {
     /// A cluster of threads, and the stream of its outputs.
     pub fn new(mut config: ThreadConfig) -> (Arc<ThreadHub>, Receiver<ClusterOutput>) {
-        // A thread cannot fall silent without its process, so nothing sends ticks; and the coordinator lives and dies
-        // with the process, so it keeps no log.
         let workers = config.workers as usize;
-        let rules = Rules::new(config.samples_total, workers, config.coordination);
-        let coordinator = Coordinator::new(rules, std::mem::take(&mut config.done));
+        let mut rules = Rules::new(config.samples_total, workers, config.coordination);
+        if let Some(Elastic { patience, gathering }) = config.elastic {
+            rules = Rules { patience, gathering, keeps_log: true, ..rules };
+        }
+        let done = std::mem::take(&mut config.done);
         let state = State {
-            coordinator,
+            rules,
+            stored: coordination::State::new(rules, done.clone()),
+            log: vec![coordination::Entry::Started],
+            coordinator: Coordinator::new(rules, done),
+            presence: Presence::Here,
+            unheard: VecDeque::new(),
             inboxes: BTreeMap::new(),
+            lives: BTreeMap::new(),
+            leaving: BTreeSet::new(),
+            put_out: BTreeSet::new(),
+            comebacks: 0,
+            snapshot: None,
             exchanges: HashMap::new(),
             closed_before: 0,
             parts: SnapshotParts::default(),
@@ -108,27 +187,138 @@ impl ThreadHub {
             .expect("the system can start another thread");
         // A worker starts before it can be told anything.
         drop(events.send(Event::Started { who: me }));
-        self.state().inboxes.insert(me, events);
+        let life = Arc::<Life>::default();
+        let mut state = self.state();
+        state.inboxes.insert(me, events);
+        state.lives.insert(me, life.clone());
+        drop(state);
         let outputs = self.outputs.lock().expect("no holder panics").clone();
-        ThreadCluster { me, hub: self.clone(), inbox, computing, outputs, ended: false }
+        ThreadCluster { me, hub: self.clone(), inbox, computing, outputs, life, ended: false }
     }
 
-    /// A worker joins. The ids of workers count up from 0 in the order in which they do.
-    pub fn hello(&self, me: WorkerId) {
-        let mut state = self.state();
-        let admitted = self.step(&mut state, Input::Hello);
-        assert_eq!(admitted, Some(me), "workers are attached in the order in which they join");
+    /// A worker joins and is given the next id. `None` while the coordinator is away.
+    pub fn join(self: &Arc<ThreadHub>) -> Option<ThreadCluster> {
+        let state = self.state();
+        let me = state.coordinator.state().next_id();
+        if state.presence != Presence::Here {
+            return None;
+        }
+        drop(state);
+        let cluster = self.attach(me);
+        let admitted = self.step(&mut self.state(), Input::Hello);
+        assert_eq!(admitted, Some(me), "workers join one at a time");
+        Some(cluster)
     }
 
     /// A worker's thread has died.
-    pub fn lost(&self, me: WorkerId) {
+    fn lost(&self, me: WorkerId) {
         self.forget(me);
-        self.coordinate(Input::Lost(me));
+        let mut state = self.state();
+        // A coordinator that was dead notices a loss by the silence.
+        if state.presence != Presence::Killed {
+            self.hear(&mut state, Input::Lost(me));
+        }
+    }
+
+    /// Kills a worker, as `kill -9` does; `false` if there is no such worker.
+    pub fn kill(&self, who: WorkerId) -> bool {
+        let state = self.state();
+        let (Some(life), Some(inbox)) = (state.lives.get(&who), state.inboxes.get(&who)) else {
+            return false;
+        };
+        life.is_killed.store(true, Ordering::SeqCst);
+        drop(life.is_stopped.lock());
+        life.goes_on.notify_all();
+        // It may be waiting for news.
+        drop(inbox.send(Event::Crashed { who }));
+        self.record(Record::Crashed { who });
+        true
+    }
+
+    /// Stops a worker's process, as SIGSTOP does, or lets it go on.
+    pub fn pause(&self, who: WorkerId, is_stopped: bool) {
+        if let Some(life) = self.state().lives.get(&who) {
+            *life.is_stopped.lock().expect("no holder panics") = is_stopped;
+            life.goes_on.notify_all();
+        }
+    }
+
+    /// Asks a worker to leave in good order.
+    pub fn leave(&self, who: WorkerId) {
+        let mut state = self.state();
+        if state.lives.contains_key(&who) && state.leaving.insert(who) {
+            state.tell(who, News::Told(Order::Leave));
+        }
+    }
+
+    /// The workers that live and were not asked to leave.
+    pub fn staying(&self) -> Vec<WorkerId> {
+        let state = self.state();
+        state.lives.keys().filter(|who| !state.leaving.contains(who)).copied().collect()
+    }
+
+    /// How many workers that were put out have ended since this was last asked, and want to come back.
+    pub fn comebacks(&self) -> u32 {
+        std::mem::take(&mut self.state().comebacks)
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.state().coordinator.is_over()
+    }
+
+    /// Hears the heartbeats of all workers that are not stopped, and lets the coordinator decide what is due.
+    pub fn tick(&self) {
+        let mut state = self.state();
+        if state.presence != Presence::Here {
+            return;
+        }
+        let is_stopped = |life: &Life| *life.is_stopped.lock().expect("no holder panics");
+        let heard: Vec<WorkerId> =
+            state.lives.iter().filter(|(_, it)| !is_stopped(it)).map(|(who, _)| *who).collect();
+        for who in heard {
+            let _ = self.step(&mut state, Input::Beat(who));
+        }
+        let _ = self.step(&mut state, Input::Tick);
+    }
+
+    /// Kills the coordinator.
+    pub fn kill_coordinator(&self) {
+        self.state().presence = Presence::Killed;
+    }
+
+    /// Stops the coordinator's process.
+    pub fn pause_coordinator(&self) {
+        let mut state = self.state();
+        if state.presence == Presence::Here {
+            state.presence = Presence::Stopped;
+        }
+    }
+
+    /// Starts the coordinator again, or lets it go on: it hears all that it was told meanwhile.
+    pub fn resume_coordinator(&self) {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.presence, Presence::Here) == Presence::Killed {
+            let (stored, log) = (state.stored.clone(), state.log.clone());
+            let now = self.start.elapsed();
+            let (coordinator, output) = Coordinator::restart(state.rules, stored, log, now);
+            state.coordinator = coordinator;
+            self.record(Record::Restarted);
+            let _ = self.carry_out(&mut state, output);
+        }
+        while let Some(input) = state.unheard.pop_front() {
+            let _ = self.step(&mut state, input);
+        }
     }
 
     /// A worker is gone: nobody tells it anything, and nobody can read its values.
     fn forget(&self, who: WorkerId) {
-        self.state().inboxes.remove(&who);
+        let mut state = self.state();
+        state.inboxes.remove(&who);
+        state.lives.remove(&who);
+        let was_leaving = state.leaving.remove(&who);
+        let comes_back = state.put_out.remove(&who) && !was_leaving && !state.coordinator.is_over();
+        state.comebacks += u32::from(comes_back);
+        drop(state);
         self.shelves().retain(|(owner, _), _| *owner != who);
     }
 
@@ -151,20 +341,33 @@ impl ThreadHub {
         self.state.lock().expect("no holder panics")
     }
 
-    /// The coordinator takes an input, and all workers are told before it takes another one: they receive
-    /// its orders in one order.
     fn coordinate(&self, input: Input) {
-        let _ = self.step(&mut self.state(), input);
+        self.hear(&mut self.state(), input);
     }
 
-    /// Returns the id of the worker that said hello.
-    fn step(&self, state: &mut State, input: Input) -> Option<WorkerId> {
-        let coordination::Output { orders, records, snapshot, admitted, wake, .. } =
-            state.coordinator.step(self.start.elapsed(), input);
-        for record in records {
-            self.emit(ClusterOutput::Line(Line { at: self.start.elapsed(), record }));
+    fn hear(&self, state: &mut State, input: Input) {
+        match state.presence {
+            Presence::Here => drop(self.step(state, input)),
+            Presence::Stopped | Presence::Killed => state.unheard.push_back(input),
         }
-        for Addressed { to, order, .. } in orders {
+    }
+
+    /// The coordinator takes an input, and all workers are told before it takes another one: they receive
+    /// its orders in one order. Returns the id of the worker that said hello.
+    fn step(&self, state: &mut State, input: Input) -> Option<WorkerId> {
+        let output = state.coordinator.step(self.start.elapsed(), input);
+        self.carry_out(state, output)
+    }
+
+    fn carry_out(&self, state: &mut State, output: coordination::Output) -> Option<WorkerId> {
+        let coordination::Output { log, orders, records, snapshot, admitted, wake, .. } = output;
+        state.log.extend(log);
+        if state.log.len() > LOG_MAX {
+            state.stored = state.coordinator.state().clone();
+            state.log.clear();
+        }
+        records.into_iter().for_each(|record| self.record(record));
+        for Addressed { to, number, order } in orders {
             if let Order::View { view, lost } = &order
                 && !lost.is_empty()
                 && self.config.coordination == Coordination::Synchronous
@@ -172,11 +375,25 @@ impl ThreadHub {
                 state.closed_before = view.number;
                 state.exchanges.retain(|(view, _), _| *view >= state.closed_before);
             }
+            match (&order, &state.snapshot) {
+                (Order::PutOut { .. }, _) if state.inboxes.contains_key(&to) => {
+                    state.put_out.insert(to);
+                }
+                (Order::Start { from_saved: true, .. }, Some(snapshot)) => {
+                    state.tell(to, News::Snapshot(snapshot.clone()));
+                }
+                _ => {}
+            }
+            state.coordinator.acknowledged(to, number);
             state.tell(to, News::Told(order));
         }
         if let Some(collected) = snapshot {
-            let snapshot = self.assemble(state, collected);
-            self.emit(ClusterOutput::Snapshot(Box::new(snapshot)));
+            let snapshot = Arc::new(self.assemble(state, collected));
+            if self.config.elastic.is_some() {
+                state.snapshot = Some(snapshot.clone());
+                let _ = self.step(state, Input::Saved(snapshot.saved()));
+            }
+            self.emit(ClusterOutput::Snapshot(snapshot));
         }
         let collecting = state.coordinator.collecting();
         state.parts.keep(collecting);
@@ -186,24 +403,23 @@ impl ThreadHub {
         admitted
     }
 
+    fn record(&self, record: Record) {
+        self.emit(ClusterOutput::Line(Line { at: self.start.elapsed(), record }));
+    }
+
     /// Keeps a worker's part of a snapshot and tells the coordinator its name, in one step.
     fn hand_in(&self, from: WorkerId, part: WorkerSnapshot, done: Option<Spans>) {
         let mut state = self.state();
-        // Asynchronous members agree on nothing.
-        let digest = if done.is_some() { part.digest() } else { 0 };
-        let snapshot = part.number;
-        let word = Word::HandedIn { snapshot, digest, done };
+        let word = part.word(done);
         state.parts.insert(from, part);
-        self.step(&mut state, Input::Word { from, number: 0, word });
+        self.hear(&mut state, Input::Word { from, number: 0, word });
     }
 
     fn assemble(&self, state: &mut State, collected: Collected) -> Snapshot {
         let first = state.coordinator.view().first();
         let center = self.shelves().get(&(first, Shelf::Center)).cloned();
         let workers = state.parts.take(&collected);
-        let center_applies =
-            self.config.coordination == (Coordination::Centered { applies_samples: true });
-        Snapshot::assemble(collected, workers, center, center_applies)
+        Snapshot::assemble(collected, workers, center, self.config.coordination)
     }
 
     fn emit(&self, output: ClusterOutput) {
@@ -293,7 +509,19 @@ pub struct ThreadCluster {
     inbox: Receiver<Event>,
     computing: Sender<Work>,
     outputs: Sender<ClusterOutput>,
+    life: Arc<Life>,
     ended: bool,
+}
+
+impl ThreadCluster {
+    /// The id that the coordinator has given this worker.
+    pub fn id(&self) -> WorkerId {
+        self.me
+    }
+
+    pub fn life(&self) -> Arc<Life> {
+        self.life.clone()
+    }
 }
 
 impl Cluster for ThreadCluster {
@@ -302,6 +530,9 @@ impl Cluster for ThreadCluster {
     }
 
     fn submit(&mut self, by: WorkerId, action: Action) {
+        if !self.life.is_running() {
+            return;
+        }
         match action {
             Action::Compute { ticket, params, spans, .. } => {
                 // If the gradient's thread has died, its last word is already in the inbox.
@@ -344,8 +575,9 @@ impl Cluster for ThreadCluster {
     }
 
     fn next(&mut self) -> Option<Event> {
-        // Without the thread of its gradients nothing more can happen to a worker.
-        self.inbox.recv().ok().filter(|event| !matches!(event, Event::Crashed { .. }))
+        // Without the thread of its gradients nothing more can happen to a worker, nor when it was killed.
+        let event = self.inbox.recv().ok().filter(|event| !matches!(event, Event::Crashed { .. }));
+        event.filter(|_| self.life.is_running())
     }
 
     fn is_over(&self) -> bool {

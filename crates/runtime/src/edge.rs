@@ -109,6 +109,8 @@ pub enum News {
         ticket: Ticket,
         value: Option<Published>,
     },
+    /// The newest stored snapshot, from which the members begin anew.
+    Snapshot(Arc<Snapshot>),
     /// The coordinator's order.
     Told(Order),
 }
@@ -134,7 +136,7 @@ pub enum ClusterOutput {
         samples: u64,
         replicas: Vec<Arc<Vector>>,
     },
-    Snapshot(Box<Snapshot>),
+    Snapshot(Arc<Snapshot>),
 }
 
 /// Everything that is published: by worker and shelf.

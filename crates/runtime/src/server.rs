@@ -66,7 +66,9 @@ impl Server {
             applies_samples,
             port,
         };
-        if let Some(center) = server.plan.resumed.as_ref().and_then(|it| it.center.clone()) {
+        let saved = server.port.look(|inbox| inbox.snapshot.clone());
+        let snapshot = saved.or(server.plan.resumed.clone());
+        if let Some(center) = snapshot.and_then(|snapshot| snapshot.center.clone()) {
             server.adopt(center);
         }
         let is_start = server.port.look(|inbox| {

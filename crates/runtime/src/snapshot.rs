@@ -10,7 +10,7 @@ use std::sync::Arc;
 use paceline_learn::Vector;
 use paceline_learn::vector::mean;
 
-use crate::coordination::Collected;
+use crate::coordination::{Collected, Coordination, Saved, Word};
 use crate::ids::WorkerId;
 use crate::private::PrivateState;
 use crate::spans::Spans;
@@ -43,26 +43,35 @@ pub struct WorkerSnapshot {
 }
 
 impl WorkerSnapshot {
-    /// Parts of synchronous members belong together only if this is equal.
-    pub fn digest(&self) -> u64 {
-        self.shared.agreed.summary()
+    /// What the coordinator is told of this part. `done`: the samples in all replicas, if all members know them.
+    pub fn word(&self, done: Option<Spans>) -> Word {
+        // Parts of synchronous members belong together only if this is equal; asynchronous ones agree on nothing.
+        let digest = if done.is_some() { self.shared.agreed.summary() } else { 0 };
+        Word::HandedIn { snapshot: self.number, digest, done }
     }
 }
 
 impl Snapshot {
-    /// Puts a snapshot together once all its parts are there. `center_applies`: samples are applied to
-    /// the center, which therefore knows which ones it holds.
+    /// Puts a snapshot together once all its parts are there.
     pub fn assemble(
         collected: Collected,
         workers: BTreeMap<WorkerId, WorkerSnapshot>,
         center: Option<Published>,
-        center_applies: bool,
+        coordination: Coordination,
     ) -> Snapshot {
-        let done = match &center {
-            Some(center) if center_applies => (*center.done).clone(),
+        let done = match (&center, coordination) {
+            // Where samples are applied to the center, the center knows which ones it holds.
+            (Some(center), Coordination::Centered { applies_samples: true }) => {
+                (*center.done).clone()
+            }
             _ => collected.done,
         };
         Snapshot { done, workers, center }
+    }
+
+    /// What the coordinator is told of it once it is stored.
+    pub fn saved(&self) -> Saved {
+        Saved { round: self.rounds_mean(), version: self.version(), done: self.done.clone() }
     }
 
     /// The largest number of rounds that any member had completed.

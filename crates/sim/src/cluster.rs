@@ -17,8 +17,9 @@ use paceline_runtime::coordination::{
 use paceline_runtime::edge::{
     Action, Cluster, ClusterOutput, Compute, Event, News, Replica, Shareable, Shelves, published,
 };
+use paceline_runtime::snapshot::SnapshotParts;
 use paceline_runtime::wire::{Extent, HEADER_BYTES, Letter, Published, Shelf};
-use paceline_runtime::{Line, Record, Spans, Sum, Ticket, WorkerId};
+use paceline_runtime::{Line, Record, Snapshot, Spans, Sum, Ticket, WorkerId};
 
 use self::connection::Connection;
 use crate::exchanges::{Ended, Exchanges, RingMessage};
@@ -66,6 +67,9 @@ pub struct SimCluster {
     /// How many events have happened.
     events: Rc<Cell<u64>>,
     shelves: Arc<Mutex<Shelves>>,
+    parts: SnapshotParts,
+    /// The newest snapshot, as if it were stored where no worker and no coordinator can be lost with it.
+    snapshot: Option<Arc<Snapshot>>,
     alive: BTreeSet<WorkerId>,
     /// When each dead worker died.
     died: BTreeMap<WorkerId, Duration>,
@@ -232,6 +236,8 @@ impl SimCluster {
             draws: 0,
             events: Rc::default(),
             shelves: Arc::default(),
+            parts: SnapshotParts::default(),
+            snapshot: None,
             alive: BTreeSet::new(),
             died: BTreeMap::new(),
             put_out: BTreeSet::new(),
@@ -513,8 +519,7 @@ impl Cluster for SimCluster {
                 drop(shelves);
                 self.emit(ClusterOutput::Evaluate { at: self.now, samples, replicas });
             }
-            // A simulated run can be repeated from its seed, so it is not saved.
-            Action::Save { .. } => {}
+            Action::Save { part, done } => self.hand_in(by, *part, done),
             Action::Tell(word) => {
                 if word == Word::Gone {
                     if !self.coordinator.is_over() {

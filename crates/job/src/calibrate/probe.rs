@@ -70,7 +70,8 @@ pub fn pauses(
     (alone.workers, alone.workers_first) = (1, 1);
     alone.plan.samples_total = rounds as u64 * prepared.batch;
     let (hub, outputs) = hub_with_outputs(&alone, 1, vec![]);
-    let worker = start_worker(&alone, &hub, WorkerId(0));
+    let cluster = hub.join().expect("the coordinator is there");
+    let worker = start_worker(&alone, cluster);
     worker.join().map_err(|_| RunError::ModelPanicked)??;
     let computed: Vec<(Duration, Duration)> = outputs.try_iter().filter_map(computed).collect();
     let pauses = computed.windows(2).map(|pair| pair[1].0.saturating_sub(pair[0].1));
@@ -208,6 +209,7 @@ fn hub_with_outputs(
         coordination: prepared.strategy().coordination(),
         done: Spans::new(),
         pace,
+        elastic: None,
     })
 }
 

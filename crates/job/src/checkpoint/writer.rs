@@ -36,7 +36,7 @@ pub struct Saved {
     pub error: Option<CheckpointError>,
 }
 
-type Offer = (Box<Snapshot>, Losses);
+type Offer = (Arc<Snapshot>, Losses);
 
 pub(crate) struct Writer {
     snapshots: SyncSender<Offer>,
@@ -86,7 +86,7 @@ impl Writer {
     }
 
     /// Writes a snapshot as soon as the thread is idle.
-    pub fn offer(&mut self, snapshot: Box<Snapshot>, losses: Losses) {
+    pub fn offer(&mut self, snapshot: Arc<Snapshot>, losses: Losses) {
         self.waiting = Some((snapshot, losses));
         self.refuses = false;
         self.pass_on();

@@ -20,6 +20,10 @@ pub enum JobError {
         "workers = {workers}: training on threads supports at most {most} workers; simulate larger clusters"
     )]
     TooManyThreads { workers: u32, most: u32 },
+    #[error(
+        "{field}: threads of one machine have no such fault; remove it from the faults, or simulate the scenario"
+    )]
+    ImpossibleFault { field: &'static str },
     #[error("workers = {workers}: each is a thread of this machine, give at most {most}")]
     TooManyToMeasure { workers: u32, most: u32 },
     #[error("speeds: {0} is not a speed: give numbers above zero")]

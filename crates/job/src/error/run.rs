@@ -27,17 +27,22 @@ pub enum RunError {
     )]
     GaveUp { restarts: u32 },
     #[error(
-        "workers {} do not hold what the others hold after exchange {exchange}: do all members run the same version, on \
-        the same data?",
-        list(workers)
+        "{} not hold what the others hold after exchange {exchange}: do all members run the same version, on the same \
+        data?",
+        these_do(workers)
     )]
     Disagreed { exchange: u64, workers: Vec<WorkerId> },
     #[error("{strategy} diverged: {reason}")]
     Diverged { strategy: String, reason: String },
 }
 
-fn list(workers: &[WorkerId]) -> String {
-    workers.iter().map(WorkerId::to_string).collect::<Vec<_>>().join(", ")
+/// "worker 1 does", "workers 1, 2 do".
+fn these_do(workers: &[WorkerId]) -> String {
+    let names: Vec<String> = workers.iter().map(WorkerId::to_string).collect();
+    match names.as_slice() {
+        [name] => format!("worker {name} does"),
+        _ => format!("workers {} do", names.join(", ")),
+    }
 }
 
 /// A journal file that could not be written or read.

@@ -3,6 +3,7 @@
 mod deployed;
 pub mod evaluator;
 pub mod observer;
+pub mod recovery;
 mod save_requests;
 pub mod totals;
 

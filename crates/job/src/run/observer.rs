@@ -198,6 +198,8 @@ impl<'a> Observer<'a> {
             rounds: totals.rounds(),
             samples: ledger.done,
             samples_wasted: totals.tally.wasted(),
+            started_over: totals.started_over,
+            recovery: totals.recoveries.summary(),
             epochs: ledger.done as f64 / prepared.plan.samples_per_epoch as f64,
             bytes_sent: totals.bytes_sent,
             loss: totals.curve.last().unwrap_or(f64::NAN),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::recovery::Recoveries;
 use crate::error::RunError;
 use paceline_runtime::{Line, Reader, Record, SampleTally, WorkerId};
 
@@ -15,6 +16,9 @@ pub struct RunTotals {
     pub tally: SampleTally,
     /// Why the job ended without a result.
     pub failure: Option<RunError>,
+    /// How often every replica was lost, and all began anew.
+    pub started_over: u32,
+    pub recoveries: Recoveries,
     pub bytes_sent: u64,
     pub rounds: u64,
     steps: u64,
@@ -68,6 +72,7 @@ impl Reader for RunTotals {
     fn read(&mut self, line: &Line) {
         self.end = self.end.max(line.at);
         let samples_new = self.tally.read(line);
+        self.recoveries.read(line);
         match &line.record {
             Record::Began { samples_per_epoch, .. } => {
                 self.curve = Curve::new(*samples_per_epoch);
@@ -106,6 +111,8 @@ impl Reader for RunTotals {
                 self.rounds = self.rounds.max(*round);
             }
             Record::StartedOver => {
+                self.started_over += 1;
+                (self.rounds, self.steps) = (self.rounds_before, 0);
                 self.scores.clear();
                 self.curve = Curve::new(self.tally.samples_per_epoch);
             }

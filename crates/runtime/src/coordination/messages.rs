@@ -42,6 +42,19 @@ pub enum Input {
     Stop,
     /// The user asks for a snapshot.
     Save,
+    /// A snapshot is whole and stored.
+    Saved(Saved),
+}
+
+/// A stored snapshot, as far as the coordinator knows it: the job begins anew from the newest one when every replica is
+/// lost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Saved {
+    /// Rounds per member, on average.
+    pub round: u64,
+    /// How many updates the center has seen; 0 if there is none.
+    pub version: u64,
+    pub done: Spans,
 }
 
 /// What a worker tells the coordinator.
@@ -76,8 +89,10 @@ pub enum Word {
 /// What the coordinator tells a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Order {
-    /// The members begin here, from the same initial state, or from the snapshot that the job was resumed with.
-    Start { view: Arc<View> },
+    /// The members begin here, from the same state: the initial one, or the snapshot that the job was resumed with; or,
+    /// with `from_saved`, the newest stored snapshot, which the cluster delivers before this order
+    /// ([`News::Snapshot`](crate::edge::News::Snapshot)).
+    Start { view: Arc<View>, from_saved: bool },
     /// A view that is in force at once: after a loss, or of asynchronous workers. `lost` are the workers that are
     /// gone since the last view and did not say goodbye. Every member receives every view, in order.
     View { view: Arc<View>, lost: Arc<Vec<WorkerId>> },
@@ -165,6 +180,7 @@ pub enum Entry {
     },
     Stopped,
     SaveWished,
+    Saved(Saved),
 }
 
 /// Why the coordinator counts workers as lost.

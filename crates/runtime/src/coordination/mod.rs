@@ -21,7 +21,7 @@ use crate::spans::Spans;
 use crate::view::View;
 
 pub use messages::{
-    Addressed, Collected, Coordination, Entry, Input, Lease, Order, Output, Why, Word,
+    Addressed, Collected, Coordination, Entry, Input, Lease, Order, Output, Saved, Why, Word,
 };
 pub use state::State;
 
@@ -175,6 +175,7 @@ impl Coordinator {
             Input::Word { from, number, word } => self.word(now, from, number, word),
             Input::Stop => self.decide(Entry::Stopped),
             Input::Save => self.decide(Entry::SaveWished),
+            Input::Saved(saved) => self.decide(Entry::Saved(saved)),
         }
     }
 
@@ -352,6 +353,7 @@ mod tests {
             4 | 5 => Input::Beat(who),
             6 | 7 => Input::Tick,
             8 => Input::Save,
+            9 => Input::Saved(Saved { round: 1, version: 0, done: Spans::one(0, dice.below(60)) }),
             _ => {
                 let number = words.entry(who).or_default();
                 *number += 1;
@@ -423,6 +425,26 @@ mod tests {
         let output = coordinator.step(now, Input::Tick);
         assert!(output.orders.iter().any(|it| it.to == WorkerId(0)), "{output:?}");
         assert_eq!(coordinator.view().members, [WorkerId(1)]);
+    }
+
+    /// As a user who asks for a checkpoint just when a worker dies.
+    #[test]
+    fn a_snapshot_that_a_loss_prevents_is_asked_for_again() {
+        for kind in [Coordination::Synchronous, Coordination::Asynchronous] {
+            let mut coordinator =
+                Coordinator::new(Rules { members_first: 3, ..rules(kind) }, Spans::new());
+            let mut step = |input| coordinator.step(Duration::ZERO, input);
+            (0..3).for_each(|_| drop(step(Input::Hello)));
+            let asked = |output: &Output| {
+                let is_save = |it: &&Addressed| matches!(it.order, Order::Save { .. });
+                output.orders.iter().filter(is_save).count()
+            };
+            assert_eq!(asked(&step(Input::Save)), 3);
+            let part = Word::HandedIn { snapshot: 1, digest: 1, done: Some(Spans::new()) };
+            let handed_in = step(Input::Word { from: WorkerId(1), number: 1, word: part });
+            assert_eq!(handed_in.snapshot, None);
+            assert_eq!(asked(&step(Input::Lost(WorkerId(0)))), 2, "{kind:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Rules;
 use super::collection::{Collection, Part};
 use super::leases::Leases;
-use super::messages::{Addressed, Coordination, Entry, Order, Output, Why, Word};
+use super::messages::{Addressed, Coordination, Entry, Order, Output, Saved, Why, Word};
 use super::session::{Outbox, is_next};
 use crate::ids::WorkerId;
 use crate::journal::Record;
@@ -37,6 +37,8 @@ pub struct State {
     collection: Collection,
     /// The samples that an earlier run had applied.
     done_before: Spans,
+    /// The newest snapshot of this run.
+    saved: Option<Saved>,
     sessions: BTreeMap<WorkerId, Session>,
 }
 
@@ -80,6 +82,7 @@ impl State {
             leases,
             collection: Collection::default(),
             done_before,
+            saved: None,
             sessions: BTreeMap::new(),
         }
     }
@@ -168,6 +171,7 @@ impl State {
                     self.order_members(&Order::Save { number }, &mut output);
                 }
             }
+            Entry::Saved(saved) => self.saved = Some(saved.clone()),
         }
         output
     }
@@ -200,7 +204,8 @@ impl State {
         }
         self.enforce(view.clone(), "the members begin".to_owned(), output);
         for to in view.members.clone() {
-            self.order(to, Order::Start { view: view.clone() }, output);
+            let from_saved = self.saved.is_some();
+            self.order(to, Order::Start { view: view.clone(), from_saved }, output);
         }
         self.answer_leases(output);
     }
@@ -331,14 +336,19 @@ impl State {
         view.members.iter().copied().filter(|who| self.roster.contains_key(who)).collect()
     }
 
-    /// No replica is left that holds what counts as done: it must be learned again.
+    /// No replica is left that holds what counts as done: what the newest snapshot lacks must be learned again.
     fn start_over(&mut self, reason: String, output: &mut Output) {
         self.restarts += 1;
-        self.leases.restored(self.done_before.clone());
+        let done = self.saved.as_ref().map_or(&self.done_before, |saved| &saved.done);
+        self.leases.restored(done.clone());
         self.roster.values_mut().for_each(|member| member.holds = false);
         let view = self.next_view(vec![]);
         self.enforce(view, reason, output);
         output.records.push(Record::StartedOver);
+        if let Some(Saved { round, version, done }) = self.saved.clone() {
+            let (spans, loss_first, loss_last) = (done, None, None);
+            output.records.push(Record::Resumed { round, version, spans, loss_first, loss_last });
+        }
         if self.rules.coordination != Coordination::Synchronous {
             // One of them may just have adopted a replica of a worker that is lost: it must not begin with that.
             for who in std::mem::take(&mut self.roster).into_keys() {

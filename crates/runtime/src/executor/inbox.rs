@@ -10,6 +10,7 @@ use crate::coordination::{Lease, Order};
 use crate::edge::News;
 use crate::exchange::Sum;
 use crate::ids::{Ticket, WorkerId};
+use crate::snapshot::Snapshot;
 use crate::spans::Spans;
 use crate::view::View;
 use crate::wire::{Letter, Mailbox, Message, Published, SharedState, Standing};
@@ -20,6 +21,8 @@ pub struct Inbox {
     pub view: Option<Arc<View>>,
     /// The newest view in which members begin from the initial state.
     pub start: Option<Arc<View>>,
+    /// The snapshot from which they do, if it is not what the job began with.
+    pub snapshot: Option<Arc<Snapshot>>,
     /// The newest planned view.
     pub plan: Option<Arc<View>>,
     /// The views received and still needed, by number; see [`forget_views`](Self::forget_views).
@@ -88,6 +91,7 @@ impl Inbox {
                 self.deliver_letter(from, *letter);
             }
             News::Letter { .. } => {}
+            News::Snapshot(snapshot) => self.snapshot = Some(snapshot),
             News::Told(order) => self.obey(order),
         }
     }
@@ -129,7 +133,7 @@ impl Inbox {
                 }
                 self.in_force(view);
             }
-            Order::Start { view } => {
+            Order::Start { view, .. } => {
                 self.start = Some(view.clone());
                 self.in_force(view);
             }

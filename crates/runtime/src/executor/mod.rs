@@ -82,13 +82,18 @@ impl Executor {
             }
             Some(Event::Crashed { who }) => self.bury(who),
             Some(Event::For { to, news }) => self.shared.borrow_mut().deliver(to, news),
+            // The last workers may have ended the job themselves, by what they told the coordinator.
+            None if self.is_over() => return Ok(Turn::Over),
             None => return Err(self.stuck()),
         }
         while let Some(id) = self.next_ready() {
             self.resume(id);
         }
-        let is_over = self.tasks.is_empty() && self.shared.borrow().cluster.is_over();
-        Ok(if is_over { Turn::Over } else { Turn::Continue })
+        Ok(if self.is_over() { Turn::Over } else { Turn::Continue })
+    }
+
+    fn is_over(&self) -> bool {
+        self.tasks.is_empty() && self.shared.borrow().cluster.is_over()
     }
 
     fn admit(&mut self, who: WorkerId) -> Port {

@@ -26,8 +26,10 @@ pub struct SampleTally {
     view_min: u64,
     /// Asynchronous: what each worker applied. Synchronous, in journals of older versions: what is in its replica.
     by_worker: BTreeMap<WorkerId, Applied>,
-    /// What every replica held when the run began, if it was resumed.
+    /// What every replica held when the members began, for the first time or anew.
     before: Applied,
+    /// How many samples an earlier run had applied.
+    before_run: u64,
     /// What was applied to the center long ago, and what was applied lately, by its version.
     center_before: Applied,
     center: Vec<(u64, Spans)>,
@@ -98,6 +100,7 @@ impl Default for SampleTally {
             view_min: 0,
             by_worker: BTreeMap::new(),
             before: Applied::default(),
+            before_run: 0,
             center_before: Applied::default(),
             center: Vec::new(),
             server: None,
@@ -143,9 +146,13 @@ impl SampleTally {
                 };
             }
             Record::Resumed { version, spans, .. } => {
-                self.before.add(spans);
-                self.before.count = spans.len();
-                self.samples = spans.len();
+                let count = spans.len();
+                if self.computed == 0 {
+                    self.before_run = count;
+                }
+                // After `started_over` the replicas begin with what the newest snapshot of this run holds.
+                self.before = Applied { spans: spans.clone(), repeated: 0, count };
+                self.samples = count;
                 self.center = vec![(*version, spans.clone())];
             }
             Record::Computed { samples, .. } => {
@@ -273,7 +280,7 @@ impl SampleTally {
     /// Samples whose gradients were computed and are in no replica that counts: they died with a worker, a server, or
     /// every replica. Gradients that have not been applied yet are among them while the job runs.
     pub fn wasted(&self) -> u64 {
-        let applied = self.samples.saturating_sub(self.before.count);
+        let applied = self.samples.saturating_sub(self.before_run);
         self.computed.saturating_sub(applied)
     }
 

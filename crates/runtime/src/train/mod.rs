@@ -42,11 +42,12 @@ pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) 
     worker.port.tell(Word::Gone);
 }
 
-/// Begins in a view in which all members do, from the initial state or from the snapshot that the job was resumed with.
+/// Begins in a view in which all members do, from the initial state or from a snapshot.
 fn start(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, view: Arc<View>) {
     worker.stand_in(view.clone());
     worker.agree_on(view);
-    let Some(snapshot) = worker.plan.resumed.clone() else { return };
+    let saved = worker.port.look(|inbox| inbox.snapshot.clone());
+    let Some(snapshot) = saved.or(worker.plan.resumed.clone()) else { return };
     let first = snapshot.workers.values().next().expect("a snapshot has parts");
     strategy.load(first.shared.strategy.clone()).expect("the memory was checked when it was read");
     worker.begin_from(&snapshot);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use paceline_learn::mix;
+
 use super::{Mine, Share, Total, Worker, steps};
 use crate::coordination::{Lease, Word};
 use crate::edge::Replica;
@@ -53,12 +55,9 @@ impl Worker {
         self.deals += 1;
         let agreed = &mut self.state.agreed;
         assert_eq!(shares.len(), agreed.view.members.len(), "each member has a share");
-        // Fletcher's checksum: each of a thousand members names the shares of all.
-        let (sum, sums) = shares.iter().fold((0_u64, 0_u64), |(sum, sums), share| {
-            let sum = sum.wrapping_add(*share);
-            (sum, sums.wrapping_add(sum))
-        });
-        let name = steps::DEAL ^ sum.rotate_left(32) ^ sums;
+        // Shares follow from the agreed view and what is agreed beside it; the total tells strategies apart that err.
+        let total: u64 = shares.iter().sum();
+        let name = steps::DEAL ^ mix(agreed.view.number) ^ total;
         let (before, members) = (&agreed.ledger, &agreed.view.members);
         agreed.ledger = self.port.once(before, None, name, || {
             let mut ledger = Ledger::clone(before);

@@ -3,12 +3,16 @@
 //!
 //! Where words and orders can be lost they are numbered: what is not acknowledged is sent again over the next connection.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_runtime::coordination::session::{Outbox, is_next};
-use paceline_runtime::coordination::{Addressed, Coordinator, Input, Order, Output, Word};
+use paceline_runtime::coordination::{
+    Addressed, Collected, Coordinator, Input, Order, Output, Word,
+};
 use paceline_runtime::edge::News;
-use paceline_runtime::{Record, WorkerId};
+use paceline_runtime::wire::Shelf;
+use paceline_runtime::{Record, Snapshot, Spans, WorkerId, WorkerSnapshot};
 
 use super::{Outgoing, Scheduled, SimCluster};
 use crate::scenario::seconds;
@@ -134,6 +138,9 @@ impl SimCluster {
         if matches!(order, Order::PutOut { .. }) {
             self.put_out.insert(to);
         }
+        if let (Order::Start { from_saved: true, .. }, Some(snapshot)) = (&order, &self.snapshot) {
+            self.tell(to, News::Snapshot(snapshot.clone()));
+        }
         self.tell(to, News::Told(order));
     }
 
@@ -204,7 +211,7 @@ impl SimCluster {
 
     /// Stores what must be stored, then tells what was decided.
     pub(super) fn carry_out(&mut self, output: Output) {
-        let Output { log, orders, records, admitted, wake, acknowledged, .. } = output;
+        let Output { log, orders, records, snapshot, admitted, wake, acknowledged } = output;
         self.log.extend(log);
         if self.log.len() > LOG_MAX {
             self.stored = self.coordinator.state().clone();
@@ -227,6 +234,29 @@ impl SimCluster {
             self.out.extend(records.into_iter().map(Outgoing::record));
         }
         orders.into_iter().for_each(|order| self.send_order(order));
+        if let Some(collected) = snapshot {
+            self.store(collected);
+        }
+    }
+
+    /// Keeps a worker's part of a snapshot and tells the coordinator its name.
+    pub(super) fn hand_in(&mut self, from: WorkerId, part: WorkerSnapshot, done: Option<Spans>) {
+        let word = part.word(done);
+        self.parts.insert(from, part);
+        self.send_word(from, word);
+    }
+
+    /// Puts a snapshot together and stores it, which takes no time.
+    fn store(&mut self, collected: Collected) {
+        let first = self.coordinator.view().first();
+        let shelves = self.shelves.lock().expect("no holder panics");
+        let center = shelves.get(&(first, Shelf::Center)).cloned();
+        drop(shelves);
+        let workers = self.parts.take(&collected);
+        self.parts.keep(self.coordinator.collecting());
+        let snapshot = Snapshot::assemble(collected, workers, center, self.rules.coordination);
+        self.coordinate(Input::Saved(snapshot.saved()));
+        self.snapshot = Some(Arc::new(snapshot));
     }
 
     /// When this worker's process runs again, if it is stopped now.

@@ -1,25 +1,31 @@
 //! Runs a job on real threads of this process.
 
+mod faults;
+
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
-use paceline_net::{ThreadConfig, ThreadHub};
+use paceline_net::{ThreadCluster, ThreadConfig, ThreadHub};
 use paceline_runtime::edge::ClusterOutput;
-use paceline_runtime::{Executor, Reader, SavePlan, Snapshot, WorkerId, train as run_worker};
+use paceline_runtime::{
+    Executor, Reader, SavePlan, Snapshot, Stuck, WorkerId, train as run_worker,
+};
+use paceline_sim::Scenario;
 
 use crate::checkpoint::{Saved, Saving, Writer};
-use crate::error::{Error, JobError, RunError};
+use crate::error::{Error, JobError, RunError, ScenarioError};
 use crate::job::Prepared;
 use crate::pace;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
 use crate::run::{Deployed, Next, Running, SaveRequests, Watch};
 use crate::run_result::RunResult;
+use faults::Faults;
 
 /// Options of [`train`].
 #[derive(Default)]
@@ -33,6 +39,10 @@ pub struct TrainOptions<'a> {
     pub stop: Arc<AtomicBool>,
     /// Where and when checkpoints are written: periodically, when the job is stopped, and at its end.
     pub saving: Option<&'a Saving>,
+    /// Faults that workers and the coordinator suffer while they train, in real time. Of a scenario, its crashes,
+    /// leaves, joins, sizes, pauses and churn count, and when its coordinator is killed or away; its pace and
+    /// network do not.
+    pub faults: Option<Scenario>,
     /// They get every line of the journal.
     pub readers: Vec<&'a mut dyn Reader>,
 }
@@ -53,8 +63,13 @@ const WORKERS_MAX: u32 = 1024;
 
 /// Trains on threads of this process.
 pub fn train(prepared: &Prepared, options: TrainOptions<'_>) -> Result<Trained, Error> {
-    let TrainOptions { speeds, pace, stop, saving, readers } = options;
+    let TrainOptions { speeds, pace, stop, saving, faults, readers } = options;
     pace::check_speeds(&speeds)?;
+    let faults = faults.map(|faults| Scenario { workers: prepared.workers, ..faults });
+    if let Some(faults) = &faults {
+        faults.check().map_err(ScenarioError::from)?;
+        faults::check(faults)?;
+    }
     if prepared.workers > WORKERS_MAX {
         let workers = prepared.workers;
         return Err(JobError::TooManyThreads { workers, most: WORKERS_MAX }.into());
@@ -77,21 +92,29 @@ pub fn train(prepared: &Prepared, options: TrainOptions<'_>) -> Result<Trained, 
         coordination,
         done: prepared.plan.resumed.as_ref().map(done).unwrap_or_default(),
         pace,
+        elastic: faults.as_ref().map(faults::elastic),
     });
     let evaluator = Evaluator::background(prepared.task.clone());
     let observer = Observer::new(prepared, (coordination, evaluator), readers);
     let started = Instant::now();
-    let workers = (0..prepared.workers).map(|id| start_worker(prepared, &hub, WorkerId(id)));
-    let mut run = ThreadRun { workers: workers.collect(), hub: hub.clone(), outputs };
+    let crew = Arc::new(Crew::new(prepared.clone(), hub.clone()));
+    (0..prepared.workers).for_each(|_| _ = crew.start_worker());
+    let mut run = ThreadRun { crew: crew.clone(), outputs };
+    let fate = faults.map(|faults| crew.suffer(Faults::new(&faults, prepared.plan.seed)));
     let save_requests = saving.map(|saving| SaveRequests::new(saving, coordination));
     let mut watch = Watch { observer, writer, save_requests, stopped: false };
-    watch.until_ended(&mut run, &stop)?;
-    let hub = run.hub.clone();
-    let joined = run.join();
+    let ended = watch.until_ended(&mut run, &stop);
+    crew.end();
+    fate.map(JoinHandle::join);
+    ended?;
+    let joined = crew.join();
     let seconds = started.elapsed().as_secs_f64();
     // Also after a failure: the last snapshot is what the user can resume from.
     let saved = watch.writer.map(Writer::finish);
     joined?;
+    if !hub.is_over() {
+        return Err(RunError::Stuck(Stuck { waiting: vec![] }).into());
+    }
     let deployed = Deployed::new(&hub.shelves(), &watch.observer.totals.members, coordination);
     let params = deployed.params();
     let mut result = watch.observer.conclude(prepared, watch.stopped, &stop, params.clone());
@@ -104,10 +127,8 @@ pub fn train(prepared: &Prepared, options: TrainOptions<'_>) -> Result<Trained, 
 pub(crate) type Worker = JoinHandle<Result<(), RunError>>;
 
 /// Starts a thread on which a worker lives its whole life.
-pub(crate) fn start_worker(prepared: &Prepared, hub: &Arc<ThreadHub>, id: WorkerId) -> Worker {
-    let (cluster, prepared) = (hub.attach(id), prepared.clone());
-    // Before the thread starts: the coordinator must not hear of its death before it knows the worker.
-    hub.hello(id);
+pub(crate) fn start_worker(prepared: &Prepared, cluster: ThreadCluster) -> Worker {
+    let (id, life, prepared) = (cluster.id(), cluster.life(), prepared.clone());
     std::thread::Builder::new()
         .name(format!("worker-{id}"))
         .spawn(move || {
@@ -115,21 +136,70 @@ pub(crate) fn start_worker(prepared: &Prepared, hub: &Arc<ThreadHub>, id: Worker
             let mut executor = Executor::new(Box::new(cluster));
             let ended = executor
                 .run(&mut |port| Box::pin(run_worker(plan.clone(), port, prepared.strategy())));
-            ended.map_err(|stuck| RunError::WorkerStuck { worker: id, stuck })
+            match ended {
+                Err(stuck) if !life.is_killed() => Err(RunError::WorkerStuck { worker: id, stuck }),
+                _ => Ok(()),
+            }
         })
         .expect("the system can start another thread")
 }
 
-/// A run on threads.
-struct ThreadRun {
-    workers: Vec<Worker>,
+/// The workers of a run: those it began with, and those that joined.
+struct Crew {
+    prepared: Prepared,
     hub: Arc<ThreadHub>,
-    outputs: Receiver<ClusterOutput>,
+    workers: Mutex<Vec<Worker>>,
+    /// Whether a worker may still join when no other one is left.
+    expects: AtomicBool,
+    ended: AtomicBool,
 }
 
-impl ThreadRun {
-    fn join(self) -> Result<(), RunError> {
-        for worker in self.workers {
+impl Crew {
+    fn new(prepared: Prepared, hub: Arc<ThreadHub>) -> Crew {
+        let (workers, expects, ended) = (Mutex::default(), false.into(), false.into());
+        Crew { prepared, hub, workers, expects, ended }
+    }
+
+    /// A worker joins; `None` while the coordinator is away.
+    fn start_worker(&self) -> Option<WorkerId> {
+        let cluster = self.hub.join()?;
+        let id = cluster.id();
+        let worker = start_worker(&self.prepared, cluster);
+        self.workers.lock().expect("no holder panics").push(worker);
+        Some(id)
+    }
+
+    /// Starts the thread on which faults happen.
+    fn suffer(self: &Arc<Crew>, faults: Faults) -> JoinHandle<()> {
+        let crew = self.clone();
+        self.expect(true);
+        std::thread::Builder::new()
+            .name("faults".to_owned())
+            .spawn(move || faults.happen(&crew))
+            .expect("the system can start another thread")
+    }
+
+    fn expect(&self, workers: bool) {
+        self.expects.store(workers, Ordering::SeqCst);
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Whether no worker runs, and none will join.
+    fn is_gone(&self) -> bool {
+        let expects = self.expects.load(Ordering::SeqCst) && !self.hub.is_over();
+        let workers = self.workers.lock().expect("no holder panics");
+        !expects && workers.iter().all(JoinHandle::is_finished)
+    }
+
+    fn join(&self) -> Result<(), RunError> {
+        for worker in std::mem::take(&mut *self.workers.lock().expect("no holder panics")) {
             match worker.join() {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(error),
@@ -140,12 +210,18 @@ impl ThreadRun {
     }
 }
 
+/// A run on threads.
+struct ThreadRun {
+    crew: Arc<Crew>,
+    outputs: Receiver<ClusterOutput>,
+}
+
 impl Running for ThreadRun {
     fn next(&mut self) -> Result<Next, RunError> {
         Ok(match self.outputs.recv_timeout(Duration::from_millis(20)) {
             Ok(output) => Next::Output(output),
             Err(RecvTimeoutError::Disconnected) => Next::Ended,
-            Err(RecvTimeoutError::Timeout) if self.workers.iter().all(JoinHandle::is_finished) => {
+            Err(RecvTimeoutError::Timeout) if self.crew.is_gone() => {
                 // The last worker may have put something out since.
                 self.outputs.try_recv().map_or(Next::Ended, Next::Output)
             }
@@ -154,11 +230,11 @@ impl Running for ThreadRun {
     }
 
     fn stop(&mut self) {
-        self.hub.stop();
+        self.crew.hub.stop();
     }
 
     fn save(&mut self) {
-        self.hub.save();
+        self.crew.hub.save();
     }
 }
 
