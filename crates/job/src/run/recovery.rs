@@ -1,5 +1,5 @@
-//! How long training stands still when a worker is lost: from its death, or from the decision that it is lost if its death
-//! is not in the journal, to the first samples that are applied without it.
+//! How long training stands still when a worker is lost: from its death to the first samples that are applied without it. A
+//! worker that has only fallen silent counts from the last samples that were applied before it was given up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use crate::run_result::Recovery;
 #[derive(Default)]
 pub struct Recoveries {
     died: BTreeMap<WorkerId, Duration>,
+    /// When samples were last applied.
+    applied: Duration,
     open: Vec<Open>,
     times: Vec<Duration>,
 }
@@ -28,13 +30,14 @@ impl Reader for Recoveries {
                 self.died.insert(*who, line.at);
             }
             Record::Freed { who, .. } => {
-                let since = self.died.remove(who).unwrap_or(line.at);
+                let since = self.died.remove(who).unwrap_or(self.applied);
                 self.open.push(Open { since, view: None });
             }
             Record::View { number, .. } => {
                 self.open.iter_mut().for_each(|open| _ = open.view.get_or_insert(*number));
             }
             Record::Applied { result, .. } => {
+                self.applied = line.at;
                 // A survivor may still take a result that was complete before the loss.
                 let view = result.map_or(u64::MAX, |result| result.view);
                 let goes_on = |open: &Open| open.view.is_some_and(|first| first <= view);
