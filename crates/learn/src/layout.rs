@@ -124,7 +124,10 @@ impl Values {
 
     /// Where each value of the file is in memory.
     fn offsets(&self) -> impl Iterator<Item = usize> + use<> {
-        let stride = |side: usize| self.sides[side + 1..].iter().product::<usize>();
+        // Saturating, because beside a side of 0 the others may be of any length; there are no offsets then.
+        let stride = |side: usize| {
+            self.sides[side + 1..].iter().fold(1_usize, |stride, side| stride.saturating_mul(*side))
+        };
         let strides: Vec<usize> = self.order.iter().map(|side| stride(*side)).collect();
         let sides: Vec<usize> = self.order.iter().map(|side| self.sides[*side]).collect();
         let mut index = vec![0; sides.len()];
@@ -212,6 +215,22 @@ mod tests {
             let second_differs_by = [60, 20, 5, 1][order[3]];
             assert_eq!(written[1], second_differs_by as f32, "{order:?}");
         }
+    }
+
+    #[test]
+    fn a_tensor_without_values_may_have_any_other_sides() {
+        let sides = vec![usize::MAX, usize::MAX, 0];
+        let values = Values { range: 0..0, sides: vec![0, usize::MAX, 5], order: vec![2, 0, 1] };
+        assert_eq!(values.read(&[]), [0.0; 0]);
+        values.write(std::iter::empty(), &mut []);
+
+        let tensor = |sides: &[usize]| Tensor {
+            name: "a".into(),
+            shape: vec![0],
+            content: Content::Values(Values { sides: sides.to_vec(), ..values.clone() }),
+        };
+        assert_eq!(check(&[tensor(&[0, usize::MAX, 5])], 0), Ok(()));
+        assert_eq!(check(&[tensor(&sides)], 0), Err(LayoutError::Shape { name: "a".into() }));
     }
 
     #[test]
