@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(check(&[a.clone(), b.clone(), Tensor::steps("n")], 5), Ok(()));
         let size = LayoutError::Size { values: 5, size: 6 };
         assert_eq!(check(&[a.clone(), b.clone()], 6), Err(size));
-        assert_eq!(check(&[b.clone()], 5), Err(LayoutError::Gap { name: "b".into() }));
+        assert_eq!(check(std::slice::from_ref(&b), 5), Err(LayoutError::Gap { name: "b".into() }));
         let same = LayoutError::SameName { name: "a".into() };
         assert_eq!(check(&[a.clone(), a.clone()], 2), Err(same));
         assert_eq!(check(&bent(&[3], &[3], &[0]), 5), Ok(()));
