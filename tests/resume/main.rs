@@ -106,6 +106,26 @@ fn assert_exact(trained: &Trained, what: &str) {
 }
 
 #[test]
+fn the_weights_of_a_checkpoint_are_named_tensors_of_the_evaluated_parameters() {
+    let dir = test_folder("named");
+    let trained = start(&Job { model: "mlp".into(), ..job("ssgd", &dir, None) }, 2, Some(700));
+
+    let (manifest, params) = load_params(&dir).expect("there is a checkpoint");
+    let path = Checkpoint::load(&dir).expect("it is complete").path.join("weights.safetensors");
+    let bytes = fs::read(path).expect("the file exists");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("it is whole");
+
+    assert_eq!(trained.params.expect("there are params")[..], params[..]);
+    let names: Vec<&str> = manifest.weights.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(names, ["fc1.weight", "fc1.bias", "fc.weight", "fc.bias"]);
+    // In memory, the weights of an input follow each other; in the file, those of an output.
+    let weight = file.tensor("fc1.weight").expect("it is there");
+    assert_eq!(weight.shape(), [32, 64]);
+    let second_input = &weight.data()[4..8];
+    assert_eq!(second_input, params[32].to_le_bytes());
+}
+
+#[test]
 fn recipes_that_read_no_clock_resume_bit_for_bit_from_every_checkpoint() {
     for name in CLOCK_FREE {
         let dir = test_folder(&format!("every-{name}"));

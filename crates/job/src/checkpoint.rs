@@ -1,6 +1,6 @@
 //! Checkpoints: folders from which a run can be resumed.
 //!
-//! `DIR/round-000123/` holds `weights.safetensors` (the evaluated parameters, as one flat tensor `params`),
+//! `DIR/round-000123/` holds `weights.safetensors` (the evaluated parameters, as named tensors),
 //! `state.safetensors` (all other long vectors) and `manifest.json` (everything else, with the checksums).
 //! It is written under a temporary name and renamed once it is on the disk, so it is complete or absent.
 
@@ -15,7 +15,7 @@ mod writer;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use paceline_learn::Vocabulary;
+use paceline_learn::{Tensor, Vocabulary};
 use paceline_runtime::Spans;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,9 @@ pub struct Manifest {
     pub samples_per_epoch: u64,
     /// The number of parameters.
     pub params: u64,
+    /// The tensors of the parameters in the file of weights; earlier versions have none in the manifest.
+    #[serde(default)]
+    pub weights: Vec<Tensor>,
     /// The characters of the tokens, if the data is a text: its file may change later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<Vocabulary>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_learn::{Optimizer, Rescale, Schedule};
+use paceline_learn::{Optimizer, Rescale, Schedule, layout};
 use paceline_runtime::codec::Codec;
 use paceline_runtime::edge::Compute;
 use paceline_runtime::ledger::Ledger;
@@ -177,6 +177,8 @@ impl Job {
         if samples_total < first {
             return Err(JobError::TooFewSamples { workers, batch, samples: samples_total });
         }
+        let layout = task.model.layout();
+        layout::check(&layout.tensors, task.model.size())?;
         Ok(Plan {
             seed: self.seed,
             samples_total,
@@ -185,7 +187,7 @@ impl Job {
             members_min: 1,
             initial: Arc::new(task.model.initial(self.seed)),
             blank: Arc::default(),
-            layout: task.model.layout(),
+            layout,
             optimizer,
             schedule,
             rescale,

@@ -24,6 +24,7 @@ pub mod simulate;
 pub mod suggest;
 pub mod task;
 pub mod threads;
+pub mod weights;
 pub mod write;
 
 pub use choices::{Choices, StrategyKind};

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use crate::dataset::Batch;
 use crate::gradient::Gradient;
+use crate::layout::{Layout, Tensor};
 use crate::vector::Vector;
 
 /// A model. It is pure: the same params and samples always have the same result, bit by bit.
@@ -34,7 +35,8 @@ pub trait Model: Send + Sync {
     fn evaluate(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch) -> Score;
 
     fn layout(&self) -> Layout {
-        Layout { params: self.params(), undecayed: self.undecayed() }
+        let (undecayed, tensors) = (self.undecayed(), self.tensors());
+        Layout { params: self.params(), undecayed, tensors }
     }
 
     /// The instruction set of its kernels, for the journal.
@@ -56,21 +58,13 @@ pub trait Model: Send + Sync {
     fn undecayed(&self) -> Vec<Range<usize>> {
         (self.buffers() > 0).then(|| self.params()..self.size()).into_iter().collect()
     }
-}
 
-/// Which values of a replica are parameters, and which of them have weight decay.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
-    /// The number of learned parameters; buffers follow them.
-    pub params: usize,
-    /// The ranges without weight decay, in ascending order.
-    pub undecayed: Vec<Range<usize>>,
-}
-
-impl Layout {
-    /// All values are parameters with weight decay.
-    pub fn plain() -> Layout {
-        Layout { params: usize::MAX, undecayed: Vec::new() }
+    /// The tensors by which other programs know its replica: their ranges follow each other from the first parameter
+    /// to the last buffer. By default they are one vector `params`, and one vector `buffers` if there are any.
+    fn tensors(&self) -> Vec<Tensor> {
+        let params = Tensor::plain("params", &[self.params()], 0);
+        let buffers = Tensor::plain("buffers", &[self.buffers()], self.params());
+        [params].into_iter().chain((self.buffers() > 0).then_some(buffers)).collect()
     }
 }
 

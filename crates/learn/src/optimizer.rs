@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::OptimizerError;
 use crate::gradient::Gradient;
-use crate::model::Layout;
+use crate::layout::Layout;
 use crate::vector::{Vector, norm_squared};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -437,7 +437,7 @@ mod tests {
     fn buffers_depend_only_on_their_statistics() {
         let adamw = Rule::Adamw { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
         let sgd = Rule::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1 };
-        let layout = Layout { params: 1, undecayed: vec![] };
+        let layout = Layout { params: 1, ..Layout::plain() };
         for rule in [adamw, sgd] {
             let optimizer = Optimizer { rule, clip_norm: Some(0.1) };
             let (mut params, mut state) = (vec![3.0, 3.0], OptimizerState::default());
@@ -456,7 +456,7 @@ mod tests {
         let sgd = |momentum| Rule::Sgd { momentum, nesterov: momentum > 0.5, weight_decay: 0.1 };
         let mut dice = Dice::keyed(&[5]);
         let mut noise = |len| (0..len).map(|_| dice.normal() as f32).collect::<Vector>();
-        let layout = Layout { params: 5000, undecayed: vec![0..3, 2047..4500] };
+        let layout = Layout { params: 5000, undecayed: vec![0..3, 2047..4500], ..Layout::plain() };
         for rule in [sgd(0.0), sgd(0.5), sgd(0.9), adamw] {
             let optimizer = Optimizer { rule, clip_norm: Some(3.0) };
             let (mut params, mut state) = (noise(5020), OptimizerState::default());

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
+use paceline_learn::Tensor;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde::{Deserialize, Serialize};
@@ -12,15 +13,16 @@ use serde_json::value::RawValue;
 
 use super::{Manifest, Seal, version_1};
 use crate::error::{CheckpointError, FileProblem, WriteProblem};
+use crate::weights;
 
 pub const MANIFEST: &str = "manifest.json";
 pub const WEIGHTS: &str = "weights.safetensors";
 pub const STATE: &str = "state.safetensors";
-/// The tensor in [`WEIGHTS`].
+/// The name of the evaluated replica among the vectors of a checkpoint; before version 3 also in [`WEIGHTS`].
 pub const PARAMS: &str = "params";
 
-/// The version of the format that is written; version 1 can be read, too.
-const VERSION: u32 = 2;
+/// The version of the format that is written; all earlier ones can be read, too.
+const VERSION: u32 = 3;
 /// A manifest holds no parameters, so it is never longer than this.
 const MANIFEST_BYTES_MAX: u64 = 1 << 28;
 
@@ -67,11 +69,19 @@ fn parse_manifest(path: &Path) -> Result<Manifest, FileProblem> {
     if crc32fast::hash(sealed.manifest.get().as_bytes()) != sealed.crc32 {
         return Err(FileProblem::Checksum);
     }
-    if version == 1 {
-        let old = serde_json::from_str(sealed.manifest.get())?;
-        return Ok(serde_json::from_value(version_1::upgrade(old))?);
+    let mut manifest: Manifest = match version {
+        1 => {
+            let old = serde_json::from_str(sealed.manifest.get())?;
+            serde_json::from_value(version_1::upgrade(old))?
+        }
+        _ => serde_json::from_str(sealed.manifest.get())?,
+    };
+    if version < 3 {
+        // Weights were one flat vector.
+        let params = usize::try_from(manifest.params).unwrap_or(usize::MAX);
+        manifest.weights = vec![Tensor::plain(PARAMS, &[params], 0)];
     }
-    Ok(serde_json::from_str(sealed.manifest.get())?)
+    Ok(manifest)
 }
 
 /// Vectors by name, to be written to a file.
@@ -81,6 +91,21 @@ pub type Tensors<'a> = Vec<(String, Cow<'a, [f32]>)>;
 pub fn write_tensors(path: &Path, tensors: &Tensors<'_>) -> Result<Seal, WriteProblem> {
     let views = tensors.iter().map(|(name, data)| (name, Flat { shape: [data.len()], data }));
     serialize_to_file(views, None, path)?;
+    sync_and_seal(path)
+}
+
+/// Writes a replica to the disk, as the tensors that the manifest lists.
+pub fn write_weights(
+    path: &Path,
+    params: &[f32],
+    manifest: &Manifest,
+    steps: u64,
+) -> Result<Seal, WriteProblem> {
+    weights::write(path, params, &manifest.weights, steps)?;
+    sync_and_seal(path)
+}
+
+fn sync_and_seal(path: &Path) -> Result<Seal, WriteProblem> {
     // Some systems sync only files that are open for writing.
     let file = File::options().read(true).write(true).open(path)?;
     file.sync_all()?;
@@ -152,16 +177,9 @@ fn read_with(path: &Path, seal: &Seal) -> Result<Vec<u8>, FileProblem> {
 
 pub fn read_params(dir: &Path, manifest: &Manifest) -> Result<Vec<f32>, CheckpointError> {
     let bytes = read_sealed(dir, WEIGHTS, manifest)?;
-    params_of(&bytes, manifest.params)
+    let size = usize::try_from(manifest.params).unwrap_or(usize::MAX);
+    weights::parse(&bytes, &manifest.weights, size)
         .map_err(|problem| CheckpointError::File { path: dir.join(WEIGHTS), problem })
-}
-
-fn params_of(bytes: &[u8], expected: u64) -> Result<Vec<f32>, FileProblem> {
-    let params = vector(&SafeTensors::deserialize(bytes)?, PARAMS)?;
-    match params.len() as u64 {
-        length if length == expected => Ok(params),
-        params => Err(FileProblem::Params { params, expected }),
-    }
 }
 
 /// The vector of that name.
@@ -170,8 +188,8 @@ pub fn vector(tensors: &SafeTensors<'_>, name: &str) -> Result<Vec<f32>, FilePro
     let tensor = tensors.tensor(name);
     let tensor = tensor.map_err(|source| FileProblem::Tensor { name: named(), source })?;
     if tensor.dtype() != Dtype::F32 {
-        return Err(FileProblem::TensorType { name: named() });
+        let (found, expected) = (tensor.dtype(), Dtype::F32);
+        return Err(FileProblem::TensorType { name: named(), found, expected });
     }
-    let four = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("chunks have four bytes"));
-    Ok(tensor.data().chunks_exact(4).map(four).collect())
+    Ok(weights::floats(tensor.data()).collect())
 }

@@ -67,6 +67,7 @@ impl Writer {
             samples_total: prepared.plan.samples_total,
             samples_per_epoch: prepared.plan.samples_per_epoch,
             params: prepared.plan.initial.len() as u64,
+            weights: prepared.plan.layout.tensors.clone(),
             vocabulary: prepared.task.train.vocabulary().cloned(),
             loss_first: None,
             loss_last: None,
@@ -165,7 +166,7 @@ fn write(
     let params = snapshot.params();
     let (state, mut tensors) = state::divide(snapshot, &params);
     let rest = tensors.split_off(1);
-    let weights = files::write_tensors(&dir.join(WEIGHTS), &tensors)?;
+    let weights = files::write_weights(&dir.join(WEIGHTS), &params, blank, steps(snapshot))?;
     let others = files::write_tensors(&dir.join(STATE), &rest)?;
     let manifest = Manifest {
         round: snapshot.round(),
@@ -178,4 +179,11 @@ fn write(
         ..blank.clone()
     };
     Ok(files::write_manifest(dir, &manifest)?)
+}
+
+/// The steps of the replica that has made the most; each has moved its buffers once.
+fn steps(snapshot: &Snapshot) -> u64 {
+    let workers = snapshot.workers.values().map(|part| &part.shared.optimizer);
+    let center = snapshot.center.iter().map(|center| &center.optimizer);
+    workers.chain(center).map(|state| state.steps).max().unwrap_or(0)
 }

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use safetensors::SafeTensorError;
+use paceline_learn::LayoutError;
+use safetensors::{Dtype, SafeTensorError};
 use serde_json::Value;
 
 /// A checkpoint that could not be written, read or resumed.
@@ -115,14 +116,20 @@ pub enum FileProblem {
     Version { version: u32, supported: u32 },
     #[error("the manifest does not list it")]
     Unlisted,
-    #[error("{0}")]
+    #[error("not a safetensors file, or damaged ({0})")]
     Tensors(#[from] SafeTensorError),
     #[error("tensor {name}: {source}")]
     Tensor { name: String, source: SafeTensorError },
-    #[error("tensor {name}: not of 32-bit floats")]
-    TensorType { name: String },
-    #[error("{params} parameters instead of {expected}")]
-    Params { params: u64, expected: u64 },
+    #[error("tensor {name} has the type {found} instead of {expected}")]
+    TensorType { name: String, found: Dtype, expected: Dtype },
+    #[error("tensor {name} has the shape {shape:?} instead of {expected:?}")]
+    TensorShape { name: String, shape: Vec<usize>, expected: Vec<usize> },
+    #[error("there is no tensor {name}; is it a file of another model?")]
+    MissingTensor { name: String },
+    #[error("the model has no tensor {name:?}; is it a file of another model?")]
+    UnknownTensor { name: String },
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
     #[error("it has no members")]
     NoMembers,
 }
@@ -137,6 +144,8 @@ pub enum WriteProblem {
     Json(#[from] serde_json::Error),
     #[error("{0}")]
     Tensors(#[from] SafeTensorError),
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
     #[error("its parameters are not finite")]
     ParamsNotFinite,
     #[error("its numbers are not finite ({0})")]

@@ -3,7 +3,7 @@
 use crate::description::DescriptionError;
 use crate::suggest::UnknownName;
 use paceline_data::LoadError;
-use paceline_learn::{OptimizerError, ScheduleError};
+use paceline_learn::{LayoutError, OptimizerError, ScheduleError};
 use paceline_runtime::codec::CodecError;
 
 /// An invalid job or flag.
@@ -14,6 +14,8 @@ pub enum JobError {
     Unknown(#[from] UnknownName),
     #[error(transparent)]
     Choices(#[from] ChoicesError),
+    #[error("the names of the model's tensors do not fit it: {0}")]
+    Tensors(#[from] LayoutError),
     #[error("workers = 0: a job needs at least one worker")]
     NoWorkers,
     #[error(

@@ -66,6 +66,7 @@ pub fn assemble(
             skip: part.skip,
             to: part.to,
             layer: part.layer,
+            prefix: part.prefix,
         });
     }
     let stamp = STAMPS.fetch_add(1, Ordering::Relaxed);
@@ -77,8 +78,10 @@ impl Net {
     /// The same layers, assembled again for another path.
     pub(super) fn rebuilt(self, path: Path) -> Net {
         let extents = self.slots.iter().map(|slot| slot.value.extent).collect();
-        let part =
-            |node: Node| Part { layer: node.layer, from: node.from, skip: node.skip, to: node.to };
+        let part = |node: Node| {
+            let Node { layer, prefix, from, skip, to, .. } = node;
+            Part { layer, prefix, from, skip, to }
+        };
         let parts = self.nodes.into_iter().map(part).collect();
         assemble(path, extents, parts, self.head, self.classes)
     }

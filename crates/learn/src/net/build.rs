@@ -1,5 +1,7 @@
 //! The builder of networks, with one method per kind of layer.
 
+use std::collections::BTreeSet;
+
 use super::add::Add;
 use super::assemble::assemble;
 use super::conv::Conv;
@@ -22,6 +24,10 @@ pub struct Builder {
     /// The outputs of the first `shared` layers are also read by a residual branch: nothing may be fused into
     /// these layers.
     shared: usize,
+    /// What the names of the next layers begin with.
+    scope: String,
+    /// The names of all layers so far.
+    names: BTreeSet<String>,
 }
 
 /// Channels that share a mean in group norm.
@@ -31,7 +37,9 @@ impl Builder {
     pub(super) fn new(extent: Extent) -> Builder {
         assert!(!extent.is_empty(), "a network needs inputs");
         let (extents, nodes) = (vec![extent], Vec::new());
-        Builder { path: Path::best(), extents, nodes, norm: Over::Group(GROUP), shared: 0 }
+        let (scope, names) = (String::new(), BTreeSet::new());
+        let norm = Over::Group(GROUP);
+        Builder { path: Path::best(), extents, nodes, norm, shared: 0, scope, names }
     }
 
     /// Makes `norm` append batch norm instead of group norm.
@@ -49,15 +57,51 @@ impl Builder {
         self.extents[self.last_slot()]
     }
 
-    pub(super) fn push(self, layer: impl Layer + 'static) -> Builder {
-        let from = self.last_slot();
-        self.push_from(from, None, Box::new(layer))
+    /// The name that a layer gets: `stem` in the current scope, with the first number that is not taken.
+    pub(super) fn numbered(&mut self, stem: &str) -> String {
+        let names = (1..).map(|number: u64| format!("{}{stem}{number}", self.scope));
+        let mut free = names.filter(|name| !self.names.contains(name));
+        let name = free.next().expect("there are enough numbers");
+        self.names.insert(name.clone());
+        name
     }
 
-    fn push_from(mut self, from: usize, skip: Option<usize>, layer: Box<dyn Layer>) -> Builder {
+    /// The same without a number, unless the name is taken.
+    pub(super) fn unnumbered(&mut self, stem: &str) -> String {
+        let name = self.scoped(stem);
+        if self.names.insert(name.clone()) { name } else { self.numbered(stem) }
+    }
+
+    /// A name or prefix in the current scope.
+    pub(super) fn scoped(&self, name: &str) -> String {
+        format!("{}{name}", self.scope)
+    }
+
+    /// Appends a layer without tensors.
+    pub(super) fn push(self, layer: impl Layer + 'static) -> Builder {
+        self.push_with_prefix(String::new(), layer)
+    }
+
+    /// Appends a layer; the name of its tensor `weight` is `NAME.weight`.
+    pub(super) fn push_named(self, name: String, layer: impl Layer + 'static) -> Builder {
+        self.push_with_prefix(name + ".", layer)
+    }
+
+    pub(super) fn push_with_prefix(self, prefix: String, layer: impl Layer + 'static) -> Builder {
+        let from = self.last_slot();
+        self.push_from(from, None, prefix, Box::new(layer))
+    }
+
+    fn push_from(
+        mut self,
+        from: usize,
+        skip: Option<usize>,
+        prefix: String,
+        layer: Box<dyn Layer>,
+    ) -> Builder {
         let to = self.extents.len();
         self.extents.push(layer.extent(self.extents[from]));
-        self.nodes.push(Part { layer, from, skip, to });
+        self.nodes.push(Part { layer, prefix, from, skip, to });
         self
     }
 
@@ -67,22 +111,29 @@ impl Builder {
     }
 
     /// A convolution that moves by `stride` pixels.
-    pub fn conv_by(self, channels: usize, size: usize, stride: usize) -> Builder {
+    pub fn conv_by(mut self, channels: usize, size: usize, stride: usize) -> Builder {
         let conv = Conv::new(self.extent().channels, channels, size, stride);
-        self.push(conv)
+        let name = self.numbered("conv");
+        self.push_named(name, conv)
     }
 
     /// A convolution that pads its inputs with `pad` rows and columns of zeros on each side.
-    pub fn conv_padded(self, channels: usize, size: usize, stride: usize, pad: usize) -> Builder {
+    pub fn conv_padded(
+        mut self,
+        channels: usize,
+        size: usize,
+        stride: usize,
+        pad: usize,
+    ) -> Builder {
         let conv = Conv::new(self.extent().channels, channels, size, stride);
-        self.push(Conv { pad, ..conv })
+        let name = self.numbered("conv");
+        self.push_named(name, Conv { pad, ..conv })
     }
 
     /// A dense layer.
-    pub fn dense(self, outputs: usize) -> Builder {
-        let flat = self.flat();
-        let conv = Conv::new(flat.extent().channels, outputs, 1, 1);
-        flat.push(conv)
+    pub fn dense(mut self, outputs: usize) -> Builder {
+        let (name, dense) = (self.numbered("fc"), Conv::dense(self.extent(), outputs));
+        self.flat().push_named(name, dense)
     }
 
     /// Turns an image into a plain row.
@@ -94,6 +145,12 @@ impl Builder {
     /// Group norm, or batch norm after `with_batch_norm`. Removes the bias of the layer before it, which the norm
     /// would cancel.
     pub fn norm(mut self) -> Builder {
+        // The usual name in PyTorch's residual networks, whatever the kind of norm.
+        let name = self.numbered("bn");
+        self.norm_named(name)
+    }
+
+    fn norm_named(mut self, name: String) -> Builder {
         let last = self.unshared_last();
         let last = last.expect(
             "a norm follows a layer whose outputs nothing else reads: put a layer before it",
@@ -105,7 +162,7 @@ impl Builder {
             Over::Group(_) => Over::Group(channels),
             Over::Batch => Over::Batch,
         };
-        self.push(Norm { over, channels, relu: false, skips: false })
+        self.push_named(name, Norm { over, channels, relu: false, skips: false })
     }
 
     pub fn relu(mut self) -> Builder {
@@ -150,6 +207,23 @@ impl Builder {
     /// Adds the inputs of the branch to its outputs. If their extents differ, the inputs first pass a
     /// 1 x 1 convolution and a norm.
     pub fn residual(mut self, branch: impl FnOnce(Builder) -> Builder) -> Builder {
+        let scope = self.numbered("block");
+        self.residual_in(&scope, branch)
+    }
+
+    /// The same; the names of the branch's layers begin with `SCOPE.`.
+    pub(super) fn residual_in(
+        mut self,
+        scope: &str,
+        branch: impl FnOnce(Builder) -> Builder,
+    ) -> Builder {
+        let outer_scope = std::mem::replace(&mut self.scope, format!("{scope}."));
+        self = self.residual_unnamed(branch);
+        self.scope = outer_scope;
+        self
+    }
+
+    fn residual_unnamed(mut self, branch: impl FnOnce(Builder) -> Builder) -> Builder {
         let (before, start) = (self.last_slot(), self.nodes.len());
         let outer = std::mem::replace(&mut self.shared, start);
         self = branch(self);
@@ -162,7 +236,10 @@ impl Builder {
             let branch = self.nodes.len();
             let conv = Conv::new(from.channels, to.channels, 1, stride);
             let conv = Conv { bias: false, ..conv };
-            self = self.push_from(before, None, Box::new(conv)).norm();
+            let [conv_name, norm_name] =
+                [0, 1].map(|i| self.unnumbered(&format!("downsample.{i}")));
+            let prefix = conv_name + ".";
+            self = self.push_from(before, None, prefix, Box::new(conv)).norm_named(norm_name);
             assert_eq!(
                 self.extent(),
                 to,
@@ -178,26 +255,28 @@ impl Builder {
             last.skip = Some(skip);
             return self;
         }
-        self.push_from(end, Some(skip), Box::new(Add::default()))
+        self.push_from(end, Some(skip), String::new(), Box::new(Add::default()))
     }
 
     /// Ends the network with one logit per class.
-    pub fn classes(self, classes: usize) -> Net {
-        self.dense(classes).finish(Head::Label, classes)
+    pub fn classes(mut self, classes: usize) -> Net {
+        let (name, dense) = (self.unnumbered("fc"), Conv::dense(self.extent(), classes));
+        self.flat().push_named(name, dense).finish(Head::Label, classes)
     }
 
     /// Ends the network with one logit per class, all of them zero before training.
-    pub fn zero_classes(self, classes: usize) -> Net {
-        let flat = self.flat();
-        let conv = Conv::new(flat.extent().channels, classes, 1, 1);
-        flat.push(Conv { zero: true, ..conv }).finish(Head::Label, classes)
+    pub fn zero_classes(mut self, classes: usize) -> Net {
+        let (name, dense) = (self.unnumbered("fc"), Conv::dense(self.extent(), classes));
+        let zero = Conv { zero: true, ..dense };
+        self.flat().push_named(name, zero).finish(Head::Label, classes)
     }
 
     /// Ends the network with one logit per token at every position, to predict the next token. Before training
     /// they are about equal.
-    pub fn next_token(self, tokens: usize) -> Net {
-        let conv = Conv::new(self.extent().channels, tokens, 1, 1);
-        self.push(Conv { gain: 0.1, ..conv }).finish(Head::NextToken, tokens)
+    pub fn next_token(mut self, tokens: usize) -> Net {
+        let dense = Conv::dense(Extent::row(self.extent().channels), tokens);
+        let name = self.unnumbered("head");
+        self.push_named(name, Conv { gain: 0.1, ..dense }).finish(Head::NextToken, tokens)
     }
 
     fn finish(self, head: Head, classes: usize) -> Net {

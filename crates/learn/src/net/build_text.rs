@@ -22,9 +22,9 @@ impl Builder {
     }
 
     /// Normalizes the channels of each position to mean 0 and variance 1.
-    pub fn layer_norm(self) -> Builder {
-        let channels = self.extent().channels;
-        self.push(LayerNorm { channels })
+    pub fn layer_norm(mut self) -> Builder {
+        let (name, channels) = (self.numbered("norm"), self.extent().channels);
+        self.push_named(name, LayerNorm { channels })
     }
 
     /// A smooth relu.
@@ -51,22 +51,31 @@ impl Builder {
         // Keeps the variance of the sum of all branches independent of their number.
         let last = 1.0 / (2.0 * layers as f64).sqrt();
         let dropped = |b: Builder| if dropout > 0.0 { b.dropout(dropout) } else { b };
-        let blocks = (0..layers).fold(dropped(self), |net, _| {
-            net.residual(|b| {
-                let b = b.layer_norm().dense_at_positions(3 * channels, 1.0).attention(heads);
-                dropped(b.dense_at_positions(channels, last))
-            })
-            .residual(|b| {
-                let b = b.layer_norm().dense_at_positions(4 * channels, 1.0).gelu();
-                dropped(b.dense_at_positions(channels, last))
-            })
-        });
-        blocks.layer_norm()
+        let mut net = dropped(self);
+        for layer in 0..layers {
+            // The names of `nn.TransformerEncoder`.
+            let scope = net.unnumbered(&format!("encoder.layers.{layer}"));
+            net = net.residual_in(&scope, |b| {
+                let b = b.layer_norm().dense_at_positions("self_attn.in_proj_", 3 * channels, 1.0);
+                dropped(b.attention(heads).dense_at_positions(
+                    "self_attn.out_proj.",
+                    channels,
+                    last,
+                ))
+            });
+            net = net.residual_in(&scope, |b| {
+                let b = b.layer_norm().dense_at_positions("linear1.", 4 * channels, 1.0).gelu();
+                dropped(b.dense_at_positions("linear2.", channels, last))
+            });
+        }
+        let name = net.unnumbered("encoder.norm");
+        net.push_named(name, LayerNorm { channels })
     }
 
-    /// A 1 x 1 convolution whose initial weights have variance gain^2 / inputs.
-    fn dense_at_positions(self, channels: usize, gain: f64) -> Builder {
-        let conv = Conv::new(self.extent().channels, channels, 1, 1);
-        self.push(Conv { gain: gain / 2f64.sqrt(), ..conv })
+    /// A dense layer at every position, whose initial weights have variance gain^2 / inputs.
+    fn dense_at_positions(self, prefix: &str, channels: usize, gain: f64) -> Builder {
+        let dense = Conv::dense(Extent::row(self.extent().channels), channels);
+        let prefix = self.scoped(prefix);
+        self.push_with_prefix(prefix, Conv { gain: gain / 2f64.sqrt(), ..dense })
     }
 }

@@ -11,6 +11,7 @@ use super::layer::{Back, GradientOut, In, Layer, Out, Pass};
 use crate::dataset::Extent;
 use crate::dice::Dice;
 use crate::kernels::{Outer, Path, Positions, Start, Strides, Sweep, loops};
+use crate::layout::Tensor;
 
 /// Weights are `[window row][window column][input channel][channel]`, then the biases.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub struct Conv {
     /// Scales the initial weights.
     pub gain: f64,
     pub inputs: usize,
+    /// For a dense layer, its inputs before they were flattened; `None` for a convolution.
+    pub flattened: Option<Extent>,
 }
 
 /// A layer with more weights than this per activation is heavy.
@@ -43,7 +46,12 @@ impl Conv {
         );
         let pad = size / 2;
         let (bias, relu, zero) = (true, false, false);
-        Conv { channels, size, stride, pad, bias, relu, zero, gain: 1.0, inputs }
+        Conv { channels, size, stride, pad, bias, relu, zero, gain: 1.0, inputs, flattened: None }
+    }
+
+    /// A dense layer whose inputs are all values of `from`.
+    pub fn dense(from: Extent, outputs: usize) -> Conv {
+        Conv { flattened: Some(from), ..Conv::new(from.len(), outputs, 1, 1) }
     }
 
     fn depth(&self) -> usize {
@@ -193,6 +201,20 @@ impl Layer for Conv {
 
     fn params(&self, _: Extent) -> usize {
         self.weights() + if self.bias { self.channels } else { 0 }
+    }
+
+    /// PyTorch stores channels before rows and columns, and flattens images in that order.
+    fn tensors(&self, _: Extent) -> Vec<Tensor> {
+        let &Conv { channels, inputs, size, .. } = self;
+        let (shape, sides) = match self.flattened {
+            Some(from) => {
+                (vec![channels, inputs], [from.height, from.width, from.channels, channels])
+            }
+            None => (vec![channels, inputs, size, size], [size, size, inputs, channels]),
+        };
+        let weight = Tensor::permuted("weight", &shape, 0, &sides, &[3, 2, 0, 1]);
+        let bias = Tensor::plain("bias", &[channels], self.weights());
+        [weight].into_iter().chain(self.bias.then_some(bias)).collect()
     }
 
     /// Weights with variance 2 / inputs (He et al. 2015), and biases 0. Uniform, not normal: a logarithm and

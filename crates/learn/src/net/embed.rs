@@ -4,6 +4,7 @@ use super::layer::{Back, In, Layer, Out, Pass};
 use crate::dataset::Extent;
 use crate::dice::Dice;
 use crate::kernels::loops;
+use crate::layout::Tensor;
 
 /// Params are a row per token, then a row per position. The last token of a sample is only a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,14 @@ impl Layer for Embed {
 
     fn params(&self, from: Extent) -> usize {
         (self.vocabulary + from.len() - 1) * self.channels
+    }
+
+    fn tensors(&self, from: Extent) -> Vec<Tensor> {
+        let (channels, positions) = (self.channels, from.len() - 1);
+        vec![
+            Tensor::plain("token_embedding.weight", &[self.vocabulary, channels], 0),
+            Tensor::plain("position_embedding.weight", &[positions, channels], self.positions()),
+        ]
     }
 
     fn initial(&self, _: Extent, dice: &mut Dice, params: &mut [f32]) {

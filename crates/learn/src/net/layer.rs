@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::dataset::Extent;
 use crate::dice::Dice;
 use crate::kernels::Path;
+use crate::layout::Tensor;
 use crate::net::frame::Frame;
 
 /// The arguments of a forward or backward pass that all layers share.
@@ -69,6 +70,16 @@ pub trait Layer: Send + Sync {
 
     fn buffers(&self, _from: Extent) -> usize {
         0
+    }
+
+    /// Its params as tensors, named and shaped as in the corresponding module of PyTorch. Their ranges cover the params.
+    fn tensors(&self, _from: Extent) -> Vec<Tensor> {
+        Vec::new()
+    }
+
+    /// The same for its buffers.
+    fn buffer_tensors(&self) -> Vec<Tensor> {
+        Vec::new()
     }
 
     fn initial(&self, _from: Extent, _dice: &mut Dice, _params: &mut [f32]) {}

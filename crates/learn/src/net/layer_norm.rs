@@ -8,6 +8,7 @@ use super::layer::{Back, In, Layer, Out, Pass};
 use crate::dataset::Extent;
 use crate::dice::Dice;
 use crate::kernels::rows;
+use crate::layout::Tensor;
 
 /// Params are scales, then shifts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,11 @@ impl Layer for LayerNorm {
 
     fn params(&self, _: Extent) -> usize {
         2 * self.channels
+    }
+
+    fn tensors(&self, _: Extent) -> Vec<Tensor> {
+        let channels = self.channels;
+        vec![Tensor::plain("weight", &[channels], 0), Tensor::plain("bias", &[channels], channels)]
     }
 
     fn initial(&self, _: Extent, _: &mut Dice, params: &mut [f32]) {

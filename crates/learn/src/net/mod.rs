@@ -43,6 +43,7 @@ use crate::dataset::{Batch, Extent};
 use crate::dice::Dice;
 use crate::gradient::Gradient;
 use crate::kernels::Path;
+use crate::layout::Tensor;
 use crate::model::{Model, Score, Scratch};
 use crate::vector::Vector;
 
@@ -100,6 +101,7 @@ struct Segment {
 /// A layer with its ranges of the params and of the arena.
 struct Node {
     layer: Box<dyn Layer>,
+    prefix: String,
     from: usize,
     skip: Option<usize>,
     to: usize,
@@ -208,6 +210,18 @@ impl Model for Net {
             from = to;
         }
         outputs
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        let params = self.nodes.iter().flat_map(|node| {
+            let tensors = node.layer.tensors(self.slots[node.from].value.extent).into_iter();
+            tensors.map(|tensor| tensor.within(&node.prefix, node.params.start))
+        });
+        let buffers = self.nodes.iter().flat_map(|node| {
+            let (tensors, start) = (node.layer.buffer_tensors(), self.params + node.buffers.start);
+            tensors.into_iter().map(move |tensor| tensor.within(&node.prefix, start))
+        });
+        params.chain(buffers).collect()
     }
 
     fn undecayed(&self) -> Vec<Range<usize>> {

@@ -35,7 +35,7 @@ pub fn resnet(inputs: Builder, n: usize, classes: usize) -> Net {
     for (stage, channels) in [16, 32, 64].into_iter().enumerate() {
         for block in 0..n {
             let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-            net = basic_block(net, channels, stride);
+            net = basic_block(net, (stage, block), channels, stride);
         }
     }
     net.global_pool().classes(classes)
@@ -47,7 +47,7 @@ pub fn resnet18(inputs: Builder, classes: usize) -> Net {
     for (stage, channels) in [64, 128, 256, 512].into_iter().enumerate() {
         for block in 0..2 {
             let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-            net = basic_block(net, channels, stride);
+            net = basic_block(net, (stage, block), channels, stride);
         }
     }
     net.global_pool().classes(classes)
@@ -60,8 +60,14 @@ pub fn charlm(context: usize, vocabulary: usize) -> Net {
     tokens.embed(vocabulary, 128).transformer(4, 4, 0.0).next_token(vocabulary)
 }
 
-fn basic_block(net: Builder, channels: usize, stride: usize) -> Builder {
-    net.residual(|branch| {
+/// A residual block, named as in torchvision.
+fn basic_block(
+    net: Builder,
+    (stage, block): (usize, usize),
+    channels: usize,
+    stride: usize,
+) -> Builder {
+    net.residual_in(&format!("layer{}.{block}", stage + 1), |branch| {
         branch.conv_by(channels, 3, stride).norm().relu().conv(channels, 3).norm()
     })
     .relu()

@@ -11,6 +11,7 @@ use super::layer::{Back, GradientOut, In, Layer, Out, Pass};
 use crate::dataset::Extent;
 use crate::dice::Dice;
 use crate::kernels::loops;
+use crate::layout::Tensor;
 
 /// The values that share a mean and a variance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,23 @@ impl Layer for Norm {
 
     fn buffers(&self, _: Extent) -> usize {
         if self.over == Over::Batch { 2 * self.channels } else { 0 }
+    }
+
+    fn tensors(&self, _: Extent) -> Vec<Tensor> {
+        let channels = self.channels;
+        vec![Tensor::plain("weight", &[channels], 0), Tensor::plain("bias", &[channels], channels)]
+    }
+
+    fn buffer_tensors(&self) -> Vec<Tensor> {
+        let channels = self.channels;
+        match self.over {
+            Over::Group(_) => vec![],
+            Over::Batch => vec![
+                Tensor::plain("running_mean", &[channels], 0),
+                Tensor::plain("running_var", &[channels], channels),
+                Tensor::steps("num_batches_tracked"),
+            ],
+        }
     }
 
     fn initial(&self, _: Extent, _: &mut Dice, params: &mut [f32]) {
