@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use paceline_runtime::WorkerId;
+use paceline_runtime::{Share, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::shares::{Speeds, grain, proportional};
@@ -89,11 +89,24 @@ impl Batches {
         self.total.unwrap_or(self.batch * members as u64)
     }
 
+    /// What the members compute next.
+    pub fn share(&self, members: &[WorkerId]) -> Share {
+        match self.shares {
+            // Without a list, because there may be thousands of members and each of them asks.
+            Shares::Even | Shares::Open => Share::Even(self.total_of(members.len())),
+            Shares::BySpeed { .. } => Share::ByRank(self.by_rank(members)),
+        }
+    }
+
+    /// Each member gets at least one sample, even if the total was chosen for fewer members.
+    fn total_of(&self, members: usize) -> u64 {
+        self.nominal(members).max(members as u64)
+    }
+
     /// Each member's batch, in rank order. All members call this in every round, so shares that follow speed are
     /// calculated here only until the members are remembered, which is after their first round.
     pub fn by_rank(&self, members: &[WorkerId]) -> Vec<u64> {
-        // Each member gets at least one sample, even if the total was chosen for fewer members.
-        let total = self.nominal(members.len()).max(members.len() as u64);
+        let total = self.total_of(members.len());
         match self.shares {
             Shares::Even | Shares::Open => even(total, members.len()),
             Shares::BySpeed { .. } if self.chosen.is_for(members, total) => {
