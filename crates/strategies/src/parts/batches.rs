@@ -94,8 +94,16 @@ impl Batches {
         match self.shares {
             // Without a list, because there may be thousands of members and each of them asks.
             Shares::Even | Shares::Open => Share::Even(self.total_of(members.len())),
+            Shares::BySpeed { .. } if self.knows_nothing() => {
+                Share::Even(self.total_of(members.len()))
+            }
             Shares::BySpeed { .. } => Share::ByRank(self.by_rank(members)),
         }
+    }
+
+    /// Whether no member was measured yet: all count as equally fast.
+    fn knows_nothing(&self) -> bool {
+        self.chosen.is_empty() && self.speeds.by_worker.is_empty()
     }
 
     /// Each member gets at least one sample, even if the total was chosen for fewer members.
@@ -407,6 +415,15 @@ mod tests {
                 round(&mut loaded, &members(3), &paces(i), 1 + i / 10);
                 assert_eq!(loaded.by_rank(&members(3)), batches.by_rank(&members(3)));
             });
+        }
+    }
+
+    #[test]
+    fn shares_are_even_until_a_member_was_measured() {
+        for batch in [1, 100, 129, 1001] {
+            let batches = by_speed(batch, Every::Epoch);
+            assert_eq!(batches.share(&members(7)), Share::Even(7 * batch));
+            assert_eq!(batches.by_rank(&members(7)), [batch; 7], "as a list");
         }
     }
 
