@@ -1,5 +1,7 @@
 //! The axes of a training algorithm, and which combinations of them are valid.
 
+use std::sync::Arc;
+
 use paceline_learn::Rescale;
 use paceline_runtime::AnyStrategy;
 use paceline_runtime::codec::Codec;
@@ -245,7 +247,7 @@ impl Choices {
         // An open batch starts with a quarter of the batch and grows by quarters until the sum has ended.
         let quarter = (batch / 4).max(1);
         let base = if self.shares == Shares::Open { quarter } else { batch };
-        let batches = Batches::new(base, total, self.shares);
+        let batches = Arc::new(Batches::new(base, total, self.shares));
         let steps = if let Period::Constant { steps } = self.period { steps } else { 1 };
         let gossip = |direction| Box::new(Gossip { batch, period: steps, direction });
         match self.strategy {

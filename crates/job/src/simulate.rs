@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use paceline_learn::Vector;
-use paceline_runtime::{Executor, Reader, Turn, WorkerId, train};
+use paceline_runtime::{AnyStrategy, Executor, Reader, Turn, WorkerId, train};
 use paceline_sim::{Outputs, Scenario, SimCluster, SimConfig};
 
 use crate::error::{Error, RunError, ScenarioError};
@@ -90,20 +90,21 @@ pub fn simulate(
 }
 
 /// A run in virtual time: it happens while it is watched.
-struct SimRun<'a> {
-    prepared: &'a Prepared,
+struct SimRun {
+    /// Workers start with copies of one strategy, so that what they agree on is one value while it is equal.
+    strategy: Box<dyn AnyStrategy>,
     plan: Arc<paceline_runtime::Plan>,
     executor: Executor,
     outputs: Outputs,
     is_over: bool,
 }
 
-impl<'a> SimRun<'a> {
-    fn new(prepared: &'a Prepared, cluster: SimCluster) -> SimRun<'a> {
+impl SimRun {
+    fn new(prepared: &Prepared, cluster: SimCluster) -> SimRun {
         let outputs = cluster.outputs();
         let executor = Executor::new(Box::new(cluster));
         SimRun {
-            prepared,
+            strategy: prepared.strategy(),
             plan: Arc::new(prepared.plan.clone()),
             executor,
             outputs,
@@ -112,7 +113,7 @@ impl<'a> SimRun<'a> {
     }
 }
 
-impl Running for SimRun<'_> {
+impl Running for SimRun {
     fn next(&mut self) -> Result<Next, RunError> {
         loop {
             if let Some(output) = self.outputs.borrow_mut().pop_front() {
@@ -121,9 +122,9 @@ impl Running for SimRun<'_> {
             if self.is_over {
                 return Ok(Next::Ended);
             }
-            let (plan, prepared) = (&self.plan, self.prepared);
+            let (plan, strategy) = (&self.plan, &self.strategy);
             let mut start = |port| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
-                Box::pin(train(plan.clone(), port, prepared.strategy()))
+                Box::pin(train(plan.clone(), port, strategy.copy()))
             };
             let turn = self.executor.turn(&mut start).map_err(RunError::Stuck)?;
             self.is_over = turn == Turn::Over;

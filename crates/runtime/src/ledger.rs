@@ -24,6 +24,19 @@ pub struct Ledger {
     dealt: Spans,
     /// What is dealt to each member, in the order in which the member computes it.
     lanes: BTreeMap<WorkerId, Lane>,
+    #[serde(skip)]
+    taken_below: TakenBelow,
+}
+
+/// Every position below this one is done or dealt. Thousands of workers leave thousands of gaps between what is done, and
+/// they need not be looked at for each lease. It follows from the rest, so it is neither saved nor compared.
+#[derive(Clone, Copy, Debug, Default)]
+struct TakenBelow(u64);
+
+impl PartialEq for TakenBelow {
+    fn eq(&self, _: &TakenBelow) -> bool {
+        true
+    }
 }
 
 /// Positions in the order in which they were dealt: ones that are free again come after later ones.
@@ -86,7 +99,13 @@ impl Lane {
 
 impl Ledger {
     pub fn new(total: u64) -> Ledger {
-        Ledger { total, done: Spans::new(), dealt: Spans::new(), lanes: BTreeMap::new() }
+        Ledger {
+            total,
+            done: Spans::new(),
+            dealt: Spans::new(),
+            lanes: BTreeMap::new(),
+            taken_below: TakenBelow::default(),
+        }
     }
 
     pub fn total(&self) -> u64 {
@@ -123,8 +142,8 @@ impl Ledger {
     pub fn deal(&mut self, count: u64) -> Spans {
         let mut taken = Spans::new();
         let mut left = count;
-        // The low-water mark makes this short: only the few intervals above it are walked.
-        let mut from = self.done.low_water();
+        // This makes it short: only the few intervals above it are walked.
+        let mut from = self.done.low_water().max(self.taken_below.0);
         while left > 0 && from < self.total {
             match self.next_taken(from) {
                 Some((start, end)) if start <= from => from = end,
@@ -137,6 +156,7 @@ impl Ledger {
             }
         }
         self.dealt.add(&taken);
+        self.taken_below = TakenBelow(from);
         taken
     }
 
@@ -158,17 +178,26 @@ impl Ledger {
     /// Frees positions that were dealt and not done.
     pub fn release(&mut self, spans: &Spans) {
         self.dealt.subtract(spans);
+        self.has_freed(spans.intervals().first().map(|(from, _)| *from));
     }
 
     pub fn release_all(&mut self) {
         self.dealt = Spans::new();
         self.lanes.clear();
+        self.taken_below = TakenBelow::default();
     }
 
     /// Exactly these are done; all others that were thought done are free again.
     pub fn restore(&mut self, done: Spans) {
         self.dealt.subtract(&done);
         self.done = done;
+        self.taken_below = TakenBelow::default();
+    }
+
+    /// Positions from this one on may be free again.
+    fn has_freed(&mut self, from: Option<u64>) {
+        let freed = from.unwrap_or(u64::MAX);
+        self.taken_below = TakenBelow(self.taken_below.0.min(freed));
     }
 
     /// Whether each of these members has a lane, be it empty.
@@ -185,6 +214,14 @@ impl Ledger {
     pub fn deal_shares(&mut self, members: &[WorkerId], shares: &[u64]) {
         for (member, share) in members.iter().zip(shares) {
             let fresh = self.deal(*share);
+            self.lanes.entry(*member).or_default().push(&fresh);
+        }
+    }
+
+    /// Deals the next `total` positions to these members, evenly.
+    pub fn deal_evenly(&mut self, members: &[WorkerId], total: u64) {
+        for (rank, member) in members.iter().enumerate() {
+            let fresh = self.deal(even_share(total, members.len(), rank));
             self.lanes.entry(*member).or_default().push(&fresh);
         }
     }
@@ -219,6 +256,7 @@ impl Ledger {
         }
         for (from, to) in lanes.values().flat_map(Lane::positions) {
             self.dealt.remove(from, to);
+            self.has_freed(Some(from));
         }
         // In order, so that each is added at the end of the others.
         taken.sort_unstable();
@@ -233,8 +271,12 @@ impl Ledger {
         let of = |(worker, _): &(&WorkerId, &mut Lane)| members.binary_search(worker).is_err();
         let left: Vec<WorkerId> =
             self.lanes.iter_mut().filter(of).map(|(worker, _)| *worker).collect();
-        for lane in left.iter().filter_map(|worker| self.lanes.remove(worker)) {
-            lane.positions().for_each(|(from, to)| self.dealt.remove(from, to));
+        for worker in left {
+            let lane = self.lanes.remove(&worker).unwrap_or_default();
+            for (from, to) in lane.positions() {
+                self.dealt.remove(from, to);
+                self.has_freed(Some(from));
+            }
         }
     }
 
@@ -242,6 +284,12 @@ impl Ledger {
     pub fn put_into_lane(&mut self, worker: WorkerId, spans: &Spans) {
         self.lanes.entry(worker).or_default().push(spans);
     }
+}
+
+/// What the member of this rank gets when a total is divided evenly: the first ranks get one more if there is a remainder.
+pub fn even_share(total: u64, members: usize, rank: usize) -> u64 {
+    let members = members as u64;
+    total / members + u64::from((rank as u64) < total % members)
 }
 
 #[cfg(test)]

@@ -255,7 +255,11 @@ impl Server {
 
     fn answer(&self) -> Letter {
         let (params, reign, version) = (self.center.clone(), self.reign, self.version);
-        Letter::Center { params, reign, version, done: self.done.clone() }
+        let (done, left_out) = match self.port.can_lose_members() {
+            true => (self.done.clone(), 0),
+            false => (Arc::default(), self.done.intervals().len()),
+        };
+        Letter::Center { params, reign, version, done, left_out }
     }
 
     /// Hands the center to the next server, if this worker leaves in good order.

@@ -22,7 +22,7 @@ use paceline_runtime::wire::{Extent, HEADER_BYTES, Letter, Published, Shelf};
 use paceline_runtime::{Line, Record, Snapshot, Spans, Sum, Ticket, WorkerId};
 
 use self::connection::Connection;
-use crate::exchanges::{Ended, Exchanges, RingMessage};
+use crate::exchanges::{Ended, Exchanges, Receiver, RingMessage};
 use crate::memo::Memo;
 use crate::network::{Transit, Wires};
 use crate::pool::{Computing, Pool};
@@ -224,7 +224,7 @@ impl SimCluster {
             memo: Memo::default(),
             speed: Speed::new(seed, scenario.compute.clone(), scenario.workers),
             wires: Wires::new(&scenario),
-            exchanges: Exchanges::new(seed, scenario.network.sums),
+            exchanges: Exchanges::new(seed, scenario.ring_model()),
             pool: Pool::new(compute, threads),
             rules,
             stored: State::new(rules, Spans::new()),
@@ -304,8 +304,17 @@ impl SimCluster {
     }
 
     fn ring(&mut self, messages: impl IntoIterator<Item = RingMessage>, ended: Vec<Ended>) {
-        for message in messages {
-            self.at(message.transit.arrives, Scheduled::Ring(message));
+        for mut message in messages {
+            let (at, first) = (message.transit.arrives, self.serial + 1);
+            if let Receiver::Each { members, serial } = &mut message.to {
+                // The event has the numbers of all messages that it stands for.
+                (*serial, self.serial) = (first, self.serial + u64::from(*members));
+            } else {
+                self.serial = first;
+            }
+            self.exchanges.scheduled(&message, first);
+            let scheduled = Scheduled::Ring(message);
+            self.due.push(Reverse(QueueEntry { at, serial: first, scheduled }));
         }
         for Ended { to, ticket, result } in ended {
             self.tell(to, News::of(ticket, result));
@@ -404,8 +413,8 @@ impl SimCluster {
         if !self.scenario.pauses.is_empty() {
             let members = self.exchanges.members(message.name);
             let receivers: Vec<WorkerId> = match message.to {
-                Some(rank) => members.get(rank as usize).copied().into_iter().collect(),
-                None => members.to_vec(),
+                Receiver::Rank(rank) => members.get(rank as usize).copied().into_iter().collect(),
+                Receiver::Each { .. } | Receiver::All => members.to_vec(),
             };
             if let Some(end) = receivers.into_iter().filter_map(|who| self.paused_until(who)).max()
             {
@@ -413,15 +422,25 @@ impl SimCluster {
             }
         }
         let arrives = match message.to {
-            Some(_) => self.was_sent(message.from, message.transit),
-            None => {
+            Receiver::Rank(_) => self.was_sent(message.from, message.transit),
+            Receiver::Each { .. } => true,
+            Receiver::All => {
                 let members = self.exchanges.members(message.name);
                 members.iter().all(|member| !self.died.contains_key(member))
             }
         };
         if arrives {
             let (next, ended) = self.exchanges.arrive(self.now, &mut self.wires, message);
-            self.ring(next, ended);
+            match (message.to, next.first().map(|next| next.to)) {
+                (Receiver::Each { serial, .. }, Some(Receiver::Rank(_))) => {
+                    // The members are no longer in step: the messages that the event stood for arrive one by one.
+                    for (serial, message) in (serial..).zip(next) {
+                        let (at, scheduled) = (self.now, Scheduled::Ring(message));
+                        self.due.push(Reverse(QueueEntry { at, serial, scheduled }));
+                    }
+                }
+                _ => self.ring(next, ended),
+            }
         }
     }
 
@@ -448,6 +467,7 @@ impl SimCluster {
             Some(value) => {
                 let value = value.extract(extent);
                 let bytes = HEADER_BYTES + value.bytes();
+                self.exchanges.fall_out_of_step(&mut self.wires);
                 let transit = self.wires.send(self.now, from, by, bytes);
                 if from != by {
                     self.out.push_back(Outgoing::record(Record::Sent { who: from, to: by, bytes }));
@@ -503,6 +523,7 @@ impl Cluster for SimCluster {
             }
             Action::Send { to, letter } => {
                 let bytes = letter.bytes();
+                self.exchanges.fall_out_of_step(&mut self.wires);
                 let transit = self.wires.send(self.now, by, to, bytes);
                 self.at(transit.arrives, Scheduled::Letter { from: by, to, letter, transit });
             }
@@ -562,7 +583,7 @@ impl Cluster for SimCluster {
         if let ClusterOutput::Line(Line { record, .. }) = &output
             && let Record::Exchanged { who, view, exchange, .. } = record
         {
-            self.exchanges.reported(*who, (*view, *exchange));
+            self.exchanges.reported(&mut self.wires, *who, (*view, *exchange));
         }
         self.outputs.borrow_mut().push_back(output);
     }
@@ -588,7 +609,7 @@ impl Cluster for SimCluster {
     }
 
     fn withdraw(&mut self, by: WorkerId, view: u64, exchange: u64) -> u64 {
-        self.exchanges.withdraw(by, (view, exchange))
+        self.exchanges.withdraw(&mut self.wires, by, (view, exchange))
     }
 
     fn can_lose_members(&self) -> bool {

@@ -63,6 +63,23 @@ impl Wires {
         Transit { left, arrives: self.after_cuts(from, to, arrives) }
     }
 
+    /// Each member of a ring sends a message to the next one; all links are equal and free. What they occupy is noted by
+    /// [`occupy`](Self::occupy) when it matters.
+    pub fn send_each(&mut self, now: Duration, members: &[WorkerId], bytes: u64) -> Transit {
+        self.bytes.set(self.bytes.get() + members.len() as u64 * bytes);
+        let left = now + seconds(bytes as f64 / self.bandwidth(members[0]));
+        Transit { left, arrives: left + self.latency(members[0], members[1]) }
+    }
+
+    pub fn is_free(&self, who: WorkerId, now: Duration) -> bool {
+        self.uplink_free.get(&who).is_none_or(|free| *free <= now)
+    }
+
+    /// The uplinks of these workers are free only then.
+    pub fn occupy(&mut self, workers: &[WorkerId], until: Duration) {
+        self.uplink_free.extend(workers.iter().map(|who| (*who, until)));
+    }
+
     /// The arrival of a message so small that bandwidth does not matter.
     pub fn signal(&self, now: Duration, from: WorkerId, to: WorkerId) -> Duration {
         let latency = if from == to { Duration::ZERO } else { self.latency(from, to) };

@@ -6,7 +6,9 @@
 //! follows the number of members smoothly it is Dynamic SGD (Lin et al. 2019, arXiv 1904.12043), with
 //! a quantising codec QSGD (Alistarh et al. 2017).
 
-use paceline_runtime::{Coordination, Interrupt, Share, Strategy, Worker};
+use std::sync::Arc;
+
+use paceline_runtime::{Coordination, Interrupt, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::epoch;
@@ -14,16 +16,16 @@ use crate::parts::Batches;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AllReduce {
-    pub batches: Batches,
+    pub batches: Arc<Batches>,
 }
 
 impl Strategy for AllReduce {
     async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
-        let shares = self.batches.by_rank(worker.members());
-        let mine = worker.gradient(Share::ByRank(shares)).await;
+        let mine = worker.gradient(self.batches.share(worker.members())).await;
         let total = worker.sum(mine).await?;
         worker.descend(&total);
-        self.batches.follow(worker.efforts(&total.sum), epoch(worker));
+        let (efforts, epoch) = (worker.efforts(&total.sum), epoch(worker));
+        worker.agree(&mut self.batches, &total.sum, |batches| batches.follow(efforts, epoch));
         Ok(())
     }
 

@@ -4,6 +4,8 @@
 //! Zhou, Chen and Wu 2023 (arXiv 2308.15164). With open shares a batch has no preset size: it grows
 //! until the sum has ended. With even shares this is Pipe-SGD (Li et al. 2018).
 
+use std::sync::Arc;
+
 use paceline_runtime::{Coordination, Interrupt, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,7 @@ use crate::parts::{Batches, Shares};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Delayed {
-    pub batches: Batches,
+    pub batches: Arc<Batches>,
     /// By how many samples an open batch grows at a time.
     pub batch_growth: u64,
     /// A slow moving average of the total of open batches.
@@ -31,7 +33,8 @@ impl Strategy for Delayed {
         }
         if let Some(total) = worker.finish_sum().await? {
             worker.descend(&total);
-            self.batches.follow(worker.efforts(&total.sum), epoch(worker));
+            let (efforts, epoch) = (worker.efforts(&total.sum), epoch(worker));
+            worker.agree(&mut self.batches, &total.sum, |batches| batches.follow(efforts, epoch));
             self.remember(total.sum.gradient.samples as f64);
         }
         if !worker.is_done() {
@@ -75,7 +78,7 @@ impl Delayed {
     fn base(&self, worker: &Worker) -> Share {
         match self.batches.shares {
             Shares::Open => Share::Lane(self.batches.batch),
-            _ => Share::ByRank(self.batches.by_rank(worker.members())),
+            _ => self.batches.share(worker.members()),
         }
     }
 }

@@ -29,17 +29,17 @@ impl Strategy for ParameterServer {
 
     async fn serve(&mut self, server: &mut Server) -> Result<(), Interrupt> {
         let mut pace = Pace::default();
+        pace.follow(&server.view.members);
         loop {
-            pace.admit(&server.view.members);
             match server.next().await? {
                 Call::Gradient { from, payload, tail, spans } => {
                     server.descend(from, payload, tail, spans, self.batch as f64);
                     pace.step(from);
                 }
                 Call::Idle { from } => pace.rest(from),
-                Call::Message { .. } | Call::Members => {}
+                Call::Members => pace.follow(&server.view.members),
+                Call::Message { .. } => {}
             }
-            pace.keep(&server.view.members);
             pace.free(self.lead_max).into_iter().for_each(|worker| server.reply(worker));
         }
     }
@@ -54,54 +54,61 @@ impl Strategy for ParameterServer {
 }
 
 /// How many steps each worker has made, and which ones wait for the slowest.
+///
+/// A server may have thousands of workers, so none of them is looked at unless it concerns the call.
 #[derive(Default)]
 struct Pace {
     steps: BTreeMap<WorkerId, u64>,
-    waiting: BTreeSet<WorkerId>,
-    /// Workers without samples, which no other worker waits for.
-    resting: BTreeSet<WorkerId>,
+    /// Workers that others wait for, by their steps: all but those without samples. The slowest comes first.
+    working: BTreeSet<(u64, WorkerId)>,
+    /// Workers that wait for their answer, by their steps.
+    waiting: BTreeSet<(u64, WorkerId)>,
 }
 
 impl Pace {
-    /// A newcomer starts where the slowest is.
-    fn admit(&mut self, members: &[WorkerId]) {
+    /// The members are these. A newcomer starts where the slowest is.
+    fn follow(&mut self, members: &[WorkerId]) {
+        let is_member = |who: &WorkerId| members.binary_search(who).is_ok();
+        self.steps.retain(|who, _| is_member(who));
+        self.working.retain(|(_, who)| is_member(who));
+        self.waiting.retain(|(_, who)| is_member(who));
         let slowest = self.slowest().unwrap_or(0);
         for who in members {
-            self.steps.entry(*who).or_insert(slowest);
+            if !self.steps.contains_key(who) {
+                self.steps.insert(*who, slowest);
+                self.working.insert((slowest, *who));
+            }
         }
     }
 
-    fn keep(&mut self, members: &[WorkerId]) {
-        let is_member = |who: &WorkerId| members.binary_search(who).is_ok();
-        self.steps.retain(|who, _| is_member(who));
-        self.waiting.retain(is_member);
-        self.resting.retain(is_member);
-    }
-
     fn step(&mut self, who: WorkerId) {
-        self.resting.remove(&who);
-        *self.steps.entry(who).or_default() += 1;
-        self.waiting.insert(who);
+        let steps = self.steps.entry(who).or_default();
+        self.working.remove(&(*steps, who));
+        self.waiting.remove(&(*steps, who));
+        *steps += 1;
+        self.working.insert((*steps, who));
+        self.waiting.insert((*steps, who));
     }
 
     fn rest(&mut self, who: WorkerId) {
-        self.resting.insert(who);
+        if let Some(steps) = self.steps.get(&who) {
+            self.working.remove(&(*steps, who));
+        }
     }
 
     fn slowest(&self) -> Option<u64> {
-        let working = self.steps.iter().filter(|(who, _)| !self.resting.contains(who));
-        working.map(|(_, steps)| *steps).min()
+        self.working.first().map(|(steps, _)| *steps)
     }
 
     /// Takes the workers that may continue.
     fn free(&mut self, lead_max: Option<u64>) -> Vec<WorkerId> {
         let slowest = self.slowest().unwrap_or(u64::MAX);
-        let may_go = |who: &&WorkerId| match lead_max {
-            Some(lead) => self.steps[who] <= slowest.saturating_add(lead),
-            None => true,
-        };
-        let free: Vec<WorkerId> = self.waiting.iter().filter(may_go).copied().collect();
-        self.waiting.retain(|who| !free.contains(who));
+        let most = lead_max.map_or(u64::MAX, |lead| slowest.saturating_add(lead));
+        let mut free = Vec::new();
+        while self.waiting.first().is_some_and(|(steps, _)| *steps <= most) {
+            free.extend(self.waiting.pop_first().map(|(_, who)| who));
+        }
+        free.sort_unstable();
         free
     }
 }
@@ -115,7 +122,7 @@ mod tests {
     fn a_worker_too_far_ahead_waits_for_the_slowest() {
         let [a, b] = [WorkerId(0), WorkerId(1)];
         let mut pace = Pace::default();
-        pace.admit(&[a, b]);
+        pace.follow(&[a, b]);
         pace.step(a);
         assert_eq!(pace.free(Some(1)), [a]);
         pace.step(a);
@@ -128,12 +135,12 @@ mod tests {
     fn no_worker_waits_for_one_that_rests_or_is_gone() {
         let [a, b, c] = [WorkerId(0), WorkerId(1), WorkerId(2)];
         let mut pace = Pace::default();
-        pace.admit(&[a, b, c]);
+        pace.follow(&[a, b, c]);
         pace.step(a);
         assert_eq!(pace.free(Some(0)), []);
         pace.rest(b);
         assert_eq!(pace.free(Some(0)), []);
-        pace.keep(&[a, b]);
+        pace.follow(&[a, b]);
         assert_eq!(pace.free(Some(0)), [a]);
     }
 }

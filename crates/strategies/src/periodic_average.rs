@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use paceline_learn::Vector;
 use paceline_learn::vector::distance_squared;
-use paceline_runtime::{Coordination, Interrupt, Share, Strategy, Worker};
+use paceline_runtime::{Coordination, Interrupt, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::epoch;
@@ -16,7 +16,7 @@ use crate::parts::{Batches, Clock, Outer, OuterStep, Period};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PeriodicAverage {
-    pub batches: Batches,
+    pub batches: Arc<Batches>,
     pub period: Period,
     pub outer: OuterStep,
 }
@@ -38,7 +38,8 @@ impl Strategy for PeriodicAverage {
             worker.note("variance", variance);
         }
         worker.note("period", made as f64);
-        self.batches.follow(worker.efforts(&average.sum), epoch(worker));
+        let (efforts, epoch) = (worker.efforts(&average.sum), epoch(worker));
+        worker.agree(&mut self.batches, &average.sum, |batches| batches.follow(efforts, epoch));
         // Without an outer step the mean stays one vector that all members share.
         let next = match self.outer.outer {
             Outer::None => average.mean,
@@ -73,8 +74,7 @@ impl PeriodicAverage {
             if !worker.has_free_samples() {
                 return (samples, made);
             }
-            let shares = self.batches.by_rank(worker.members());
-            if let Some(mine) = worker.gradient(Share::ByRank(shares)).await {
+            if let Some(mine) = worker.gradient(self.batches.share(worker.members())).await {
                 samples += mine.gradient.samples;
                 worker.descend_alone(&mine);
             }
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn the_outer_momentum_is_saved_as_a_vector_and_not_as_text() {
         let mut strategy = PeriodicAverage {
-            batches: Batches::even(8),
+            batches: Arc::new(Batches::even(8)),
             period: Period::adaptive(4),
             outer: OuterStep::new(Outer::Diloco { rate: 0.7, momentum: 0.9 }),
         };

@@ -43,6 +43,7 @@ pub fn toml(calibration: &Calibration, scenario: &Scenario) -> String {
     };
     let relative: Vec<String> = compute.relative.iter().map(|x| format!("{x:?}")).collect();
     let sums = match network.sums {
+        RingModel::Auto => "auto",
         RingModel::Messages => "messages",
         RingModel::ClosedForm => "closed_form",
     };

@@ -458,7 +458,7 @@ impl State {
             Word::Lease { request, samples } => self.leases.ask(from, *request, *samples),
             Word::Done { spans } => {
                 self.collection.on_done(from, spans);
-                self.leases.done(from, spans);
+                self.leases.done(spans);
             }
             Word::Return { holder, spans } => {
                 if from == *holder || self.is_server(from) {

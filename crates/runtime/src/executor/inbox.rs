@@ -100,7 +100,7 @@ impl Inbox {
         match letter {
             Letter::SharedState { view, state } => self.shared_states.push((from, view, state)),
             Letter::Result { view, sum } => self.results.push((from, view, sum)),
-            Letter::Center { params, reign, version, done } => {
+            Letter::Center { params, reign, version, done, .. } => {
                 let optimizer = Arc::default();
                 let center = Published { params, optimizer, reign, version, done };
                 self.centers.push_back((from, center));

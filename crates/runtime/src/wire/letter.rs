@@ -24,6 +24,10 @@ pub enum Letter {
         reign: u64,
         version: u64,
         done: Arc<Spans>,
+        /// The intervals of `done`, where a simulator leaves them out: they are read only when a server is lost, and thousands
+        /// of answers may be on their way.
+        #[serde(skip)]
+        left_out: usize,
     },
     /// To the server: a gradient, and the samples that are in it.
     Gradient {
@@ -178,8 +182,8 @@ impl Letter {
             + match self {
                 Letter::SharedState { state, .. } => state.bytes(),
                 Letter::Result { sum, .. } => sum.bytes(),
-                Letter::Center { params, done, .. } => {
-                    4 * params.len() as u64 + bytes_of_spans(done)
+                Letter::Center { params, done, left_out, .. } => {
+                    4 * params.len() as u64 + bytes_of_spans(done) + 16 * *left_out as u64
                 }
                 Letter::Gradient { payload, spans, .. } => {
                     payload.bytes() + TAIL_BYTES + bytes_of_spans(spans)
@@ -339,7 +343,13 @@ mod tests {
         let message = Message { data: serde_json::json!("mine"), vectors: vec![vector(5.0)] };
         vec![
             Letter::SharedState { view: 6, state: Arc::new(state) },
-            Letter::Center { params: vector(1.5), reign: 1, version: 1, done: Arc::default() },
+            Letter::Center {
+                params: vector(1.5),
+                reign: 1,
+                version: 1,
+                done: Arc::default(),
+                left_out: 0,
+            },
             Letter::Result {
                 view: 6,
                 sum: Arc::new(Sum::new(7, Arc::default(), vec![2.5], vec![tail])),

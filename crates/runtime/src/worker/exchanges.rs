@@ -328,6 +328,21 @@ impl Worker {
         Interrupt::Over
     }
 
+    /// Changes memory that all members agree on, as every member does that takes this result. `change` may depend only on
+    /// what all members agree on: in a simulator, members whose memory is equal share it, and change it once.
+    pub fn agree<T: Clone + Send + Sync + 'static>(
+        &self,
+        memory: &mut Arc<T>,
+        sum: &Arc<Sum>,
+        change: impl FnOnce(&mut T),
+    ) {
+        *memory = self.port.once(memory, Some(sum), steps::AGREE, || {
+            let mut changed = T::clone(memory);
+            change(&mut changed);
+            changed
+        });
+    }
+
     /// How long each contributor computed for an exchange, and over how many samples.
     pub fn efforts<'a>(
         &self,

@@ -27,6 +27,9 @@ use crate::wire::{Memory, Published, Shelf};
 /// Where the samples of a gradient come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Share {
+    /// The next positions, as many as this, divided evenly: all members take theirs at the same time. If they cannot be
+    /// divided evenly, the first members take one more.
+    Even(u64),
     /// The next positions, split by rank into these counts: all members take theirs at the same time.
     ByRank(Vec<u64>),
     /// The next positions of this worker's own lane, up to this count. Lanes are filled from what all
@@ -384,4 +387,6 @@ mod steps {
     pub const OPEN: u64 = 3 << 32;
     pub const DEAL: u64 = 4 << 32;
     pub const TAKE: u64 = 5 << 32;
+    pub const DEAL_EVENLY: u64 = 6 << 32;
+    pub const AGREE: u64 = 7 << 32;
 }

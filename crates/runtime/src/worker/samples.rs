@@ -9,7 +9,7 @@ use crate::coordination::{Lease, Word};
 use crate::edge::Replica;
 use crate::executor::Wanted;
 use crate::journal::Record;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, even_share};
 use crate::spans::Spans;
 
 /// A first guess of the base batches in an open batch, until one has been measured.
@@ -20,6 +20,13 @@ impl Worker {
     pub async fn gradient(&mut self, share: Share) -> Option<Mine> {
         let is_leased = matches!(share, Share::Leased { .. });
         let spans = match share {
+            Share::Even(total) => {
+                self.say_bye_if_ordered();
+                self.deal_evenly(total);
+                let rank = self.state.agreed.view.rank(self.id);
+                let rank = rank.expect("a worker is one of the agreed members");
+                self.draw(even_share(total, self.members().len(), rank))
+            }
             Share::ByRank(shares) => {
                 self.say_bye_if_ordered();
                 self.deal(&shares);
@@ -48,6 +55,18 @@ impl Worker {
         private.samples += samples;
         private.loss_sum += gradient.loss_sum;
         Some(Mine { gradient, spans, version: self.state.version, is_leased })
+    }
+
+    /// Deals the next positions to the members' lanes, without a list of the shares of a thousand members.
+    fn deal_evenly(&mut self, total: u64) {
+        self.deals += 1;
+        let agreed = &mut self.state.agreed;
+        let (before, members) = (&agreed.ledger, &agreed.view.members);
+        agreed.ledger = self.port.once(before, None, mix(steps::DEAL_EVENLY ^ total), || {
+            let mut ledger = Ledger::clone(before);
+            ledger.deal_evenly(members, total);
+            ledger
+        });
     }
 
     /// Deals the next positions to the members' lanes. All members deal alike, because shares and ledger are agreed.

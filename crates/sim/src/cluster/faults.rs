@@ -82,7 +82,7 @@ impl SimCluster {
         self.died.insert(who, self.now);
         self.clear_shelves(who);
         self.leaving.remove(&who);
-        for ((view, exchange), bytes) in self.exchanges.withdraw_all(who) {
+        for ((view, exchange), bytes) in self.exchanges.withdraw_all(&mut self.wires, who) {
             let record = Record::Interrupted { who, view, exchange, bytes };
             self.out.push_back(Outgoing::record(record));
         }

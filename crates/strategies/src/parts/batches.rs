@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use paceline_runtime::WorkerId;
+use paceline_runtime::{Share, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::shares::{Speeds, grain, proportional};
@@ -89,11 +89,32 @@ impl Batches {
         self.total.unwrap_or(self.batch * members as u64)
     }
 
+    /// What the members compute next.
+    pub fn share(&self, members: &[WorkerId]) -> Share {
+        match self.shares {
+            // Without a list, because there may be thousands of members and each of them asks.
+            Shares::Even | Shares::Open => Share::Even(self.total_of(members.len())),
+            Shares::BySpeed { .. } if self.knows_nothing() => {
+                Share::Even(self.total_of(members.len()))
+            }
+            Shares::BySpeed { .. } => Share::ByRank(self.by_rank(members)),
+        }
+    }
+
+    /// Whether no member was measured yet: all count as equally fast.
+    fn knows_nothing(&self) -> bool {
+        self.chosen.is_empty() && self.speeds.by_worker.is_empty()
+    }
+
+    /// Each member gets at least one sample, even if the total was chosen for fewer members.
+    fn total_of(&self, members: usize) -> u64 {
+        self.nominal(members).max(members as u64)
+    }
+
     /// Each member's batch, in rank order. All members call this in every round, so shares that follow speed are
     /// calculated here only until the members are remembered, which is after their first round.
     pub fn by_rank(&self, members: &[WorkerId]) -> Vec<u64> {
-        // Each member gets at least one sample, even if the total was chosen for fewer members.
-        let total = self.nominal(members.len()).max(members.len() as u64);
+        let total = self.total_of(members.len());
         match self.shares {
             Shares::Even | Shares::Open => even(total, members.len()),
             Shares::BySpeed { .. } if self.chosen.is_for(members, total) => {
@@ -394,6 +415,15 @@ mod tests {
                 round(&mut loaded, &members(3), &paces(i), 1 + i / 10);
                 assert_eq!(loaded.by_rank(&members(3)), batches.by_rank(&members(3)));
             });
+        }
+    }
+
+    #[test]
+    fn shares_are_even_until_a_member_was_measured() {
+        for batch in [1, 100, 129, 1001] {
+            let batches = by_speed(batch, Every::Epoch);
+            assert_eq!(batches.share(&members(7)), Share::Even(7 * batch));
+            assert_eq!(batches.by_rank(&members(7)), [batch; 7], "as a list");
         }
     }
 
