@@ -287,6 +287,40 @@ fn a_job_that_loses_every_replica_begins_again_from_its_newest_snapshot() {
     }
 }
 
+/// MIN and MAX: too many workers wait for a place, and too few members wait for more.
+#[test]
+fn members_are_never_more_than_wanted_and_wait_when_they_are_too_few() {
+    for strategy in KINDS {
+        let (prepared, mut scenario) = small(strategy, 5);
+        (scenario.coordinator.members_min, scenario.coordinator.members_max) = (Some(2), Some(3));
+        let (calm, seen) = run_prepared(&prepared, &scenario).expect("the run ends");
+        assert!(seen.views.values().all(|members| members.len() == 3), "{strategy}");
+
+        let at = 0.4 * calm.seconds();
+        let crash = |worker| Crash { worker, at, at_event: None, back_after: None };
+        // Three die, two that waited take their places; then one of those dies, and one is too few.
+        scenario.crashes = vec![crash(0), crash(1)];
+        let third = at + 0.2;
+        let late = |worker| Crash { worker, at: third, at_event: None, back_after: None };
+        scenario.compute.seconds_per_sample = 5e-3;
+        scenario.crashes.extend([late(2), late(3)]);
+        scenario.joins = vec![Join { at: 5.0, workers: 1 }];
+
+        let (_, seen) = run_prepared(&prepared, &scenario).expect("the run ends");
+
+        let members: Vec<usize> = seen.views.values().map(Vec::len).collect();
+        assert!(members.iter().all(|count| *count <= 3), "{strategy}: {members:?}");
+        assert!(members.contains(&1), "{strategy}: {members:?}");
+        let waits = |time: &&Duration| (third + 0.3..5.0).contains(&time.as_secs_f64());
+        assert_eq!(
+            seen.applied.iter().filter(waits).count(),
+            0,
+            "{strategy}: one waits for another"
+        );
+        assert!(seen.over.as_secs_f64() > 5.0, "{strategy}");
+    }
+}
+
 /// A synchronous strategy with a mistake: from the fifth round on one member's replica is another one.
 #[derive(Clone, Serialize, Deserialize)]
 struct Drifts {

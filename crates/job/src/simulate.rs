@@ -64,6 +64,9 @@ pub fn simulate(
         },
     );
     let (shelves, wires, events) = (cluster.shelves(), cluster.bytes_on_wires(), cluster.events());
+    let mut prepared = prepared.clone();
+    prepared.plan.members_min = scenario.coordinator.members_min.unwrap_or(1) as usize;
+    let prepared = &prepared;
     let evaluator = Evaluator::inline(prepared.task.clone(), threads.max(1));
     let observer = Observer::new(prepared, (coordination, evaluator), readers);
     let mut run = SimRun::new(prepared, cluster);

@@ -44,6 +44,9 @@ pub struct Elastic {
     pub patience: Duration,
     /// Workers that join or leave within this time do so together.
     pub gathering: Duration,
+    /// With fewer members, training waits; with `members_max`, more workers wait.
+    pub members_min: usize,
+    pub members_max: Option<usize>,
 }
 
 /// What all workers of the process share.
@@ -143,8 +146,10 @@ impl ThreadHub {
     pub fn new(mut config: ThreadConfig) -> (Arc<ThreadHub>, Receiver<ClusterOutput>) {
         let workers = config.workers as usize;
         let mut rules = Rules::new(config.samples_total, workers, config.coordination);
-        if let Some(Elastic { patience, gathering }) = config.elastic {
-            rules = Rules { patience, gathering, keeps_log: true, ..rules };
+        if let Some(elastic) = config.elastic {
+            let Elastic { patience, gathering, members_min, members_max } = elastic;
+            let keeps_log = true;
+            rules = Rules { patience, gathering, members_min, members_max, keeps_log, ..rules };
         }
         let done = std::mem::take(&mut config.done);
         let state = State {
@@ -233,6 +238,11 @@ impl ThreadHub {
         drop(inbox.send(Event::Crashed { who }));
         self.record(Record::Crashed { who });
         true
+    }
+
+    /// Puts a worker out for good.
+    pub fn ban(&self, who: WorkerId) {
+        self.coordinate(Input::Ban(who));
     }
 
     /// Stops a worker's process, as SIGSTOP does, or lets it go on.
@@ -376,7 +386,7 @@ impl ThreadHub {
                 state.exchanges.retain(|(view, _), _| *view >= state.closed_before);
             }
             match (&order, &state.snapshot) {
-                (Order::PutOut { .. }, _) if state.inboxes.contains_key(&to) => {
+                (Order::PutOut { banned: false, .. }, _) if state.inboxes.contains_key(&to) => {
                     state.put_out.insert(to);
                 }
                 (Order::Start { from_saved: true, .. }, Some(snapshot)) => {

@@ -212,6 +212,8 @@ impl SimCluster {
             patience: seconds(scenario.coordinator.patience),
             gathering: seconds(scenario.coordinator.gathering),
             keeps_log: scenario.has_unsteady_coordinator(),
+            members_min: scenario.coordinator.members_min.unwrap_or(1) as usize,
+            members_max: scenario.coordinator.members_max.map(|most| most as usize),
             ..Rules::new(samples_total, scenario.workers as usize, coordination)
         };
         let mut cluster = SimCluster {

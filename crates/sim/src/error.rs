@@ -34,6 +34,10 @@ pub enum ScenarioError {
         "network.sums = \"closed_form\" cannot model racks, which share a link: use \"messages\""
     )]
     ClosedFormWithRacks,
+    #[error(
+        "coordinator.members_max is below coordinator.members_min, or 0: give a range of at least one number"
+    )]
+    MembersRange,
     #[error("size: both at and at_epoch are set: give one of them")]
     SizeAtTwoTimes,
 }

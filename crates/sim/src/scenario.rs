@@ -196,6 +196,12 @@ pub struct CoordinatorModel {
     /// Workers that join or leave within this time do so together.
     #[serde(skip_serializing_if = "is_usual_gathering")]
     pub gathering: f64,
+    /// With fewer members, training waits for more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members_min: Option<u32>,
+    /// With this many members, more workers wait until there is room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members_max: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub away: Vec<During>,
     /// It is killed, and starts again from its log after a while.
@@ -281,6 +287,8 @@ impl Default for CoordinatorModel {
             detection: 0.01,
             patience: 0.5,
             gathering: GATHERING,
+            members_min: None,
+            members_max: None,
             away: vec![],
             kills: vec![],
             latency: None,

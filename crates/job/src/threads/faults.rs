@@ -59,6 +59,8 @@ pub(super) fn elastic(faults: &Scenario) -> Elastic {
     Elastic {
         patience: seconds(faults.coordinator.patience),
         gathering: seconds(faults.coordinator.gathering),
+        members_min: faults.coordinator.members_min.unwrap_or(1) as usize,
+        members_max: faults.coordinator.members_max.map(|most| most as usize),
     }
 }
 

@@ -79,6 +79,8 @@ pub fn train(prepared: &Prepared, options: TrainOptions<'_>) -> Result<Trained, 
     let writer = saving.map(|saving| Writer::start(saving, &prepared, &speeds));
     let writer = writer.transpose()?;
     let every_rounds = saving.and_then(|saving| saving.checkpoints.rounds);
+    let members_min = faults.as_ref().and_then(|faults| faults.coordinator.members_min);
+    prepared.plan.members_min = members_min.unwrap_or(1) as usize;
     prepared.plan.saves = saving.map(|_| SavePlan { every_rounds });
     let prepared = &prepared;
     let compute = prepared.task.compute(prepared.plan.seed);

@@ -40,6 +40,8 @@ pub enum Input {
     Word { from: WorkerId, number: u64, word: Word },
     /// The user asks that the job end.
     Stop,
+    /// The user wants this worker out, for good.
+    Ban(WorkerId),
     /// The user asks for a snapshot.
     Save,
     /// A snapshot is whole and stored.
@@ -103,8 +105,8 @@ pub enum Order {
     Go { view: u64 },
     /// An asynchronous worker that said goodbye owes nothing any more.
     Released,
-    /// The coordinator counts this worker as lost. It must drop everything and may join anew.
-    PutOut { why: String },
+    /// The coordinator counts this worker as lost. It must drop everything, and may join anew unless it is banned.
+    PutOut { why: String, banned: bool },
     /// The restored center does not hold these samples, which were leased to this worker.
     Missing { spans: Spans },
     /// The answer to [`Word::Lease`].
@@ -192,6 +194,8 @@ pub enum Why {
     Silent,
     /// Peers could not reach them.
     Suspected,
+    /// The user does not want them.
+    Banned,
 }
 
 impl fmt::Display for Why {
@@ -200,6 +204,7 @@ impl fmt::Display for Why {
             Why::Disconnected => "lost",
             Why::Silent => "silent for too long",
             Why::Suspected => "out of reach of other members",
+            Why::Banned => "banned",
         })
     }
 }

@@ -166,17 +166,19 @@ impl Coordinator {
                 self.beats.extend(output.admitted.map(|who| (who, now)));
                 self.with_plan(now, output)
             }
-            Input::Lost(who) => {
-                let lost = Entry::Lost { workers: vec![who], why: Why::Disconnected };
-                let output = self.decide(lost);
-                self.with_plan(now, output)
-            }
+            Input::Lost(who) => self.lose(now, who, Why::Disconnected),
+            Input::Ban(who) => self.lose(now, who, Why::Banned),
             Input::Tick => self.tick(now),
             Input::Word { from, number, word } => self.word(now, from, number, word),
             Input::Stop => self.decide(Entry::Stopped),
             Input::Save => self.decide(Entry::SaveWished),
             Input::Saved(saved) => self.decide(Entry::Saved(saved)),
         }
+    }
+
+    fn lose(&mut self, now: Duration, who: WorkerId, why: Why) -> Output {
+        let output = self.decide(Entry::Lost { workers: vec![who], why });
+        self.with_plan(now, output)
     }
 
     fn word(&mut self, now: Duration, from: WorkerId, number: u64, word: Word) -> Output {
@@ -299,7 +301,7 @@ impl Suspicions {
 
 fn put_out(to: WorkerId) -> Addressed {
     let why = "counted as lost".to_owned();
-    Addressed { to, number: 0, order: Order::PutOut { why } }
+    Addressed { to, number: 0, order: Order::PutOut { why, banned: false } }
 }
 
 fn earlier(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
@@ -424,6 +426,20 @@ mod tests {
         let _ = coordinator.step(now, Input::Beat(WorkerId(1)));
         let output = coordinator.step(now, Input::Tick);
         assert!(output.orders.iter().any(|it| it.to == WorkerId(0)), "{output:?}");
+        assert_eq!(coordinator.view().members, [WorkerId(1)]);
+    }
+
+    #[test]
+    fn a_banned_worker_is_told_so_and_the_others_go_on() {
+        let mut coordinator = Coordinator::new(rules(Coordination::Synchronous), Spans::new());
+        for _ in 0..2 {
+            let _ = coordinator.step(Duration::ZERO, Input::Hello);
+        }
+        let output = coordinator.step(Duration::ZERO, Input::Ban(WorkerId(0)));
+        let told = |it: &Addressed| {
+            it.to == WorkerId(0) && matches!(it.order, Order::PutOut { banned: true, .. })
+        };
+        assert!(output.orders.iter().any(told), "{output:?}");
         assert_eq!(coordinator.view().members, [WorkerId(1)]);
     }
 

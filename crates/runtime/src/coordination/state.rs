@@ -260,7 +260,7 @@ impl State {
             if members != self.in_force.members {
                 self.view_at_once(&[], output);
             }
-            return;
+            return self.answer_leases(output);
         }
         let members = self.planned_members();
         let view = self.next_view(members);
@@ -288,8 +288,8 @@ impl State {
             self.sessions.remove(&who);
             let spans = self.leases.forget(who);
             output.records.push(Record::Freed { who, spans });
-            let why = why.to_string();
-            output.orders.push(Addressed { to: who, number: 0, order: Order::PutOut { why } });
+            let order = Order::PutOut { why: why.to_string(), banned: why == Why::Banned };
+            output.orders.push(Addressed { to: who, number: 0, order });
         }
         if self.over || self.number == 0 {
             self.leaving.retain(|who| !lost.contains(who));
@@ -355,7 +355,7 @@ impl State {
                 let why = "every replica was lost: all begin anew".to_owned();
                 self.sessions.remove(&who);
                 let _ = self.leases.forget(who);
-                let order = Order::PutOut { why };
+                let order = Order::PutOut { why, banned: false };
                 output.orders.push(Addressed { to: who, number: 0, order });
             }
         }
@@ -490,7 +490,8 @@ impl State {
             self.roster.entry(from).or_default().leaves = true;
         } else {
             // It was still waiting to be taken in, and no other worker counts on it.
-            self.order(from, Order::PutOut { why: "it wanted to leave".to_owned() }, output);
+            let why = "it wanted to leave".to_owned();
+            self.order(from, Order::PutOut { why, banned: false }, output);
             self.roster.remove(&from);
         }
     }
@@ -575,7 +576,11 @@ impl State {
         }
     }
 
+    /// With too few members, requests for samples wait, and all members with them.
     fn answer_leases(&mut self, output: &mut Output) {
+        if self.in_force.members.len() < self.rules.members_min && !self.leases.is_done() {
+            return;
+        }
         while let Some((to, request, lease)) = self.leases.next_answer() {
             self.order(to, Order::Lease { request, lease }, output);
         }

@@ -37,7 +37,9 @@ async fn live(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resul
         // Whether a sum under way is drained follows from the last result alone, even if the plan that it names is void by
         // now: members that deal before and after they take a result would deal differently.
         let is_planned = worker.plan_agreed > worker.state.agreed.view.number;
-        if worker.has_sum_under_way() && (has_ended || is_planned) {
+        // All members know this alike; what they wait for is a plan, which is boarded without a sum under way.
+        let are_too_few = worker.members().len() < worker.plan.members_min;
+        if worker.has_sum_under_way() && (has_ended || is_planned || are_too_few) {
             attempt(worker, strategy, Step::Finish).await?;
             hand_in_if_due(worker, strategy.as_ref()).await?;
             continue;
@@ -53,7 +55,7 @@ async fn live(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resul
             wait(worker, Wanted::End, |inbox| inbox.view_number() > known).await?;
             continue;
         }
-        if worker.members().len() < worker.plan.members_min {
+        if are_too_few {
             let known = worker.view.number;
             let comes = |inbox: &Inbox| inbox.plan_due().is_some() || inbox.view_number() > known;
             wait(worker, Wanted::View, comes).await?;

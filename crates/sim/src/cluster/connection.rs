@@ -135,7 +135,7 @@ impl SimCluster {
                 self.coordinator.acknowledged(to, number);
             }
         }
-        if matches!(order, Order::PutOut { .. }) {
+        if matches!(order, Order::PutOut { banned: false, .. }) {
             self.put_out.insert(to);
         }
         if let (Order::Start { from_saved: true, .. }, Some(snapshot)) = (&order, &self.snapshot) {

@@ -73,6 +73,13 @@ impl Scenario {
         not_negative("coordinator.detection", self.coordinator.detection)?;
         positive("coordinator.patience", self.coordinator.patience)?;
         not_negative("coordinator.gathering", self.coordinator.gathering)?;
+        let (min, max) = (self.coordinator.members_min, self.coordinator.members_max);
+        if min == Some(0) {
+            return Err(ScenarioError::NoWorkerStays { field: "coordinator.members_min" });
+        }
+        if max.is_some_and(|max| max < min.unwrap_or(1)) {
+            return Err(ScenarioError::MembersRange);
+        }
         for away in &self.coordinator.away {
             not_negative("coordinator.away.from", away.from)?;
             not_negative("coordinator.away.to", away.to)?;
