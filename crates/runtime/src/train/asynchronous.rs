@@ -67,6 +67,8 @@ async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordinat
             // The server knows the samples in its center better than any lease.
             Coordination::Centered { applies_samples: true } => {}
             Coordination::Centered { applies_samples: false } => {
+                // If the center is lost before anybody has read it, the next server begins with its own replica.
+                worker.publish();
                 worker.evaluate_epoch(samples, &[worker.server()], Shelf::Center);
             }
             Coordination::Asynchronous | Coordination::Synchronous => {

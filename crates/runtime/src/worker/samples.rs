@@ -39,7 +39,8 @@ impl Worker {
         let gradient = self.port.until(Wanted::Gradient, |inbox| inbox.gradient(ticket)).await;
         let samples = spans.len();
         let (who, round) = (self.id, Some(self.state.round));
-        self.port.record(Record::Computed { who, since, samples, round });
+        let recorded = self.plan.fingerprints.then(|| spans.clone());
+        self.port.record(Record::Computed { who, since, samples, round, spans: recorded });
         let took = self.now() - since;
         let private = &mut self.state.private;
         private.compute += took;
@@ -133,8 +134,14 @@ impl Worker {
     /// Returns samples that a lost server had applied and its successor does not hold: this worker no longer has
     /// their gradients.
     pub(crate) fn return_missing(&mut self) {
-        let mut missing = self.port.look(|inbox| std::mem::take(&mut inbox.missing));
+        let (mut missing, since) =
+            self.port.look(|inbox| (std::mem::take(&mut inbox.missing), inbox.missing_since));
         missing.subtract(&self.in_hand);
+        // Samples that this worker has pushed again since: the order may arrive later than the server's reply.
+        let (reign, done) = &self.center_known;
+        if *reign >= since {
+            missing.subtract(done);
+        }
         if let Some(ticket) = self.lease
             && let Some(ahead) = self.port.look(|inbox| inbox.known_lease(ticket))
         {
