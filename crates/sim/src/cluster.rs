@@ -65,6 +65,8 @@ pub struct SimCluster {
     draws: u64,
     /// How many events have happened.
     events: Rc<Cell<u64>>,
+    /// How many of them at this moment.
+    at_once: u64,
     shelves: Arc<Mutex<Shelves>>,
     alive: BTreeSet<WorkerId>,
     /// When each dead worker died.
@@ -80,6 +82,9 @@ pub struct SimCluster {
 
 /// What has come out of a cluster and was not taken yet.
 pub type Outputs = Rc<RefCell<VecDeque<ClusterOutput>>>;
+
+/// More events than this at one moment are a circle that never ends.
+const AT_ONCE_MAX: u64 = 1 << 22;
 
 enum Outgoing {
     Event(Event),
@@ -231,6 +236,7 @@ impl SimCluster {
             connections: BTreeMap::new(),
             draws: 0,
             events: Rc::default(),
+            at_once: 0,
             shelves: Arc::default(),
             alive: BTreeSet::new(),
             died: BTreeMap::new(),
@@ -540,6 +546,8 @@ impl Cluster for SimCluster {
                 }
                 None => {
                     let Reverse(next) = self.due.pop()?;
+                    self.at_once = if next.at > self.now { 0 } else { self.at_once + 1 };
+                    assert!(self.at_once < AT_ONCE_MAX, "time stands still at {:?}", self.now);
                     self.now = next.at;
                     self.events.set(self.events.get() + 1);
                     self.crash_at_event();
