@@ -1,5 +1,6 @@
 //! Ways in which a training could be lost without a word, each as it was found, and each closed.
 
+use paceline::sim::checkers::{Custody, GradientsOnce};
 use paceline::sim::scenario::{Crash, Cut, DeadLink, Direction, Join, Kill, Leave, Pause};
 use paceline::{
     Error, Job, Line, Reader, Record, RunResult, Scenario, SimulateOptions, recipes, scenarios,
@@ -26,13 +27,18 @@ impl Reader for Seen {
 
 fn run(strategy: &str, epochs: f64, scenario: &Scenario) -> Result<(RunResult, Seen), Error> {
     let job = Job { strategy: strategy.into(), epochs, ..Job::default() };
-    let prepared = job.prepare(scenario.workers).expect("the job is valid");
-    let mut seen = Seen::default();
-    let options = SimulateOptions { readers: vec![&mut seen], ..SimulateOptions::default() };
+    let mut prepared = job.prepare(scenario.workers).expect("the job is valid");
+    prepared.plan.fingerprints = true;
+    let (mut seen, mut custody) = (Seen::default(), Custody::default());
+    let mut once = GradientsOnce::default();
+    let readers: Vec<&mut dyn Reader> = vec![&mut seen, &mut custody, &mut once];
+    let options = SimulateOptions { readers, ..SimulateOptions::default() };
     let result = simulate(&prepared, scenario, options)?.result;
     let ledger = result.ledger;
     let total = prepared.plan.samples_total;
     assert_eq!((ledger.done, ledger.lost, ledger.repeated), (total, 0, 0), "{strategy}");
+    let violations = [custody.violations, once.violations].concat();
+    assert!(violations.is_empty(), "{strategy}: {violations:?}");
     Ok((result, seen))
 }
 

@@ -34,7 +34,14 @@ impl Reader for Custody {
                     self.holders = members.iter().copied().collect();
                 }
             }
-            Record::Settled { who, adopted, .. } => {
+            // A server takes the center from the one before it, or the copy of a holder.
+            Record::Restored { who, .. }
+                if self.members.iter().any(|member| self.holders.contains(member)) =>
+            {
+                self.holders.insert(*who);
+            }
+            // A worker that was put out and does not know it yet changes nothing that counts.
+            Record::Settled { who, adopted, .. } if self.members.contains(who) => {
                 if adopted.is_some_and(|source| !self.holders.contains(&source)) {
                     let text =
                         format!("worker {who} adopted from {adopted:?}, which holds nothing");
@@ -42,7 +49,6 @@ impl Reader for Custody {
                 }
                 self.holders.insert(*who);
             }
-            // A worker that was put out and does not know it yet changes nothing that counts.
             Record::Applied { who, .. }
                 if self.members.contains(who) && !self.holders.contains(who) && !self.is_over =>
             {
