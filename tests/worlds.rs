@@ -33,6 +33,8 @@ fn kinds() -> Vec<Choices> {
 struct World {
     choices: Choices,
     workers: u32,
+    /// Words and orders take different times, and what a worker said just before it died may be lost.
+    is_unsteady: bool,
 }
 
 impl World {
@@ -41,6 +43,10 @@ impl World {
         let mut scenario = Scenario { workers, crashes, ..Scenario::default() };
         scenario.compute.relative = vec![1.0, 1.3, 1.7, 2.2];
         scenario.coordinator.detection = 0.002;
+        if self.is_unsteady {
+            scenario.coordinator.jitter = 0.004;
+            scenario.coordinator.loss = 1e-9;
+        }
         let model = Arc::new(Quadratic { curvature: vec![CURVATURE; 4], noise: 0.0 });
         let (train, test) = (Arc::new(Noise { len: SAMPLES }), Arc::new(Noise { len: 1 }));
         let job = Job {
@@ -144,7 +150,9 @@ fn a_loss_at_any_event_and_another_one_soon_after_lose_and_repeat_nothing() {
     let (mut worlds, mut failures) = (0u64, vec![]);
     let mut visit = |world: &World, crashes: Vec<Crash>| {
         worlds += 1;
-        let place = format!("{:?} x {}, {crashes:?}", world.choices.strategy, world.workers);
+        let unsteady = if world.is_unsteady { " unsteady" } else { "" };
+        let kind = world.choices.strategy;
+        let place = format!("{kind:?} x {}{unsteady}, {crashes:?}", world.workers);
         let ended = world.run(crashes);
         if let Err(why) = &ended {
             failures.push(format!("{place}: {why}"));
@@ -152,8 +160,8 @@ fn a_loss_at_any_event_and_another_one_soon_after_lose_and_repeat_nothing() {
         ended.map(|simulated| simulated.events).unwrap_or(0)
     };
     for choices in kinds() {
-        for workers in [3, 4] {
-            let world = World { choices: choices.clone(), workers };
+        for (workers, is_unsteady) in [(3, false), (4, false), (4, true)] {
+            let world = World { choices: choices.clone(), workers, is_unsteady };
             let events = visit(&world, vec![]);
             let step = if all { 1 } else { 11 };
             for event in (1..=events).step_by(step) {

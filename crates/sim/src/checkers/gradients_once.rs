@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_result_holds_its_gradients_until_a_newer_view_makes_it_without_them() {
-        let start = vec![
+        let start = [
             computed(0, 0, 1),
             computed(1, 1, 2),
             applied(0, 1, Spans::one(0, 2), Some((1, 1))),
