@@ -94,12 +94,14 @@ impl Worker {
     }
 
     async fn leased(&mut self, samples: u64, ahead: bool) -> Spans {
-        let port = self.port.clone();
+        let (me, port) = (self.id, self.port.clone());
         let ticket = self.lease.take().unwrap_or_else(|| port.lease(samples));
         let lease = loop {
             let found = port
                 .until(Wanted::Lease, |inbox| {
-                    let lease = inbox.lease(ticket).or(inbox.has_ended().then_some(Lease::Over));
+                    // A worker that is let go in the middle of a round gets no more samples.
+                    let is_gone = inbox.has_ended() || !inbox.is_member(me);
+                    let lease = inbox.lease(ticket).or(is_gone.then_some(Lease::Over));
                     lease.map(Some).or((!inbox.missing.is_empty()).then_some(None))
                 })
                 .await;
