@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use paceline::runtime::{SampleTally, SavePlan};
-use paceline::sim::checkers::{Custody, ReplicasAgree};
+use paceline::sim::checkers::{Custody, GradientsOnce, ReplicasAgree};
 use paceline::sim::scenario::{Crash, Cut, DeadLink, Direction, Join, Kill, Leave, Link, Pause};
 use paceline::{
     Coordination, Dice, Error, Interrupt, Job, Line, PrepareOptions, Prepared, Reader, Recipe,
@@ -51,11 +51,12 @@ fn run(strategy: &str, epochs: f64, scenario: &Scenario) -> Result<(RunResult, S
 
 fn run_prepared(prepared: &Prepared, scenario: &Scenario) -> Result<(RunResult, Seen), Error> {
     let (mut seen, mut agree) = (Seen::default(), ReplicasAgree::default());
-    let mut custody = Custody::default();
-    let readers: Vec<&mut dyn Reader> = vec![&mut seen, &mut agree, &mut custody];
+    let (mut custody, mut once) = (Custody::default(), GradientsOnce::default());
+    let readers: Vec<&mut dyn Reader> = vec![&mut seen, &mut agree, &mut custody, &mut once];
     let options = SimulateOptions { readers, ..SimulateOptions::default() };
     let result = simulate(prepared, scenario, options)?.result;
-    assert_eq!((agree.violations, custody.violations), (vec![], vec![]), "{}", prepared.name);
+    let violations = [agree.violations, custody.violations, once.violations].concat();
+    assert_eq!(violations, Vec::<String>::new(), "{}", prepared.name);
     let (ledger, strategy) = (result.ledger, &prepared.name);
     let total = prepared.plan.samples_total;
     assert_eq!((ledger.done, ledger.lost, ledger.repeated), (total, 0, 0), "{strategy}");

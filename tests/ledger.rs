@@ -115,7 +115,7 @@ fn a_range_applied_after_its_worker_was_removed_is_wasted_not_repeated() {
         result: None,
     };
     let lines = [
-        Record::Computed { who, since: Duration::ZERO, samples: 20, round: None },
+        Record::Computed { who, since: Duration::ZERO, samples: 20, round: None, spans: None },
         applied(who, 0, 4),
         applied(who, 4, 8),
         Record::Freed { who, spans: Spans::one(4, 8) },

@@ -4,14 +4,16 @@
 
 use std::sync::Arc;
 
-use paceline::learn::{Dataset, Noise, Quadratic, Rescale, blobs, net};
+use paceline::learn::{Dataset, Noise, Optimizer, Quadratic, Rescale, Shape, blobs, net};
 use paceline::runtime::codec::Codec;
-use paceline::sim::checkers::{Custody, ReplicasAgree, Traffic};
+use paceline::sim::checkers::{
+    Custody, GradientsOnce, Learning, Liveness, ReplicasAgree, Traffic, Updates, Work,
+};
 use paceline::sim::scenario::{
     Churn, Crash, Cut, DeadLink, Direction, During, Join, Kill, Leave, Link, Pause, Rack,
     RingModel, Straggler,
 };
-use paceline::strategies::parts::{Every, Outer, Period, Shares};
+use paceline::strategies::parts::{Adaptive, Every, Outer, Period, Shares};
 use paceline::{
     Choices, Dice, Error, Job, Line, PrepareOptions, Reader, Scenario, SimulateOptions, Simulated,
     StrategyKind, Task, simulate,
@@ -25,7 +27,11 @@ fn a_swarm_of_seeds_loses_and_repeats_nothing() {
     };
     let mut failed = Vec::new();
     for seed in first..first + count {
-        if let Err(why) = try_seed(seed) {
+        if count > 10_000 && seed.is_multiple_of(10_000) {
+            eprintln!("seeds from {seed}");
+        }
+        let tried = std::panic::catch_unwind(|| try_seed(seed));
+        if let Err(why) = tried.unwrap_or_else(|_| Err("the run panicked".to_owned())) {
             eprintln!("seed {seed}: {why}\n    SWARM_SEED={seed} cargo test --test swarm");
             failed.push(seed);
         }
@@ -41,8 +47,8 @@ fn number(name: &str) -> Option<u64> {
 fn try_seed(seed: u64) -> Result<(), String> {
     let mut dice = Dice::keyed(&[seed, 77]);
     let calm = draw_cluster(&mut dice);
-    let job = draw_job(&mut dice, seed);
-    let task = draw_task(&mut dice, seed);
+    let mut job = draw_job(&mut dice, seed);
+    let task = draw_task(&mut dice, &mut job);
     let (quiet, reported) = run(&job, &calm, &task, 1)?;
     if quiet.bytes_on_wires != reported {
         let sent = quiet.bytes_on_wires;
@@ -81,9 +87,18 @@ fn run(
         .map_err(|message| format!("refused: {message}\n{}", about()))?;
     prepared.plan.fingerprints = true;
     let (mut replicas_agree, mut traffic) = (ReplicasAgree::default(), Traffic::default());
-    let mut custody = Custody::default();
+    let (mut custody, mut gradients_once) = (Custody::default(), GradientsOnce::default());
+    let mut liveness = Liveness::new(scenario, work(job, scenario, &prepared.plan));
+    let mut learning = Learning::new(updates(job), f64::from(CURVATURE));
     let mut trace = Trace;
-    let mut readers: Vec<&mut dyn Reader> = vec![&mut replicas_agree, &mut traffic, &mut custody];
+    let mut readers: Vec<&mut dyn Reader> = vec![
+        &mut replicas_agree,
+        &mut traffic,
+        &mut custody,
+        &mut gradients_once,
+        &mut liveness,
+        &mut learning,
+    ];
     if std::env::var_os("SWARM_TRACE").is_some() {
         eprintln!("{}", about());
         readers.push(&mut trace);
@@ -94,14 +109,88 @@ fn run(
     if ledger.lost + ledger.repeated > 0 || ledger.done != prepared.plan.samples_total {
         return Err(format!("{ledger:?} of {}\n{}", prepared.plan.samples_total, about()));
     }
-    if let Some(violation) = replicas_agree.violations.iter().chain(&custody.violations).next() {
+    let violations = [
+        &replicas_agree.violations,
+        &custody.violations,
+        &gradients_once.violations,
+        &liveness.violations,
+    ];
+    if let Some(violation) = violations.into_iter().flatten().next() {
         return Err(format!("{violation}\n{}", about()));
     }
+    if std::env::var_os("SWARM_STATS").is_some() {
+        let choices = job.choices.as_ref().expect("the choices are drawn");
+        let (kind, longest) = (choices.strategy.name(), liveness.longest);
+        eprintln!("{kind} seed {}: {longest:.3} of the longest time without progress", job.seed);
+    }
+    check_learning(job, &learning, &simulated).map_err(|why| format!("{why}\n{}", about()))?;
     let used = simulated.result.utilization.iter().all(|part| (0.0..=1.0).contains(part));
     if !used {
         return Err(format!("{:?}\n{}", simulated.result.utilization, about()));
     }
     Ok((simulated, traffic.bytes))
+}
+
+/// Compares what was learned with what follows from the journal.
+fn check_learning(job: &Job, learning: &Learning, simulated: &Simulated) -> Result<(), String> {
+    if job.optimizer.is_none() {
+        return Ok(());
+    }
+    let choices = job.choices.as_ref().expect("the choices are drawn");
+    // The last worker may die after it has said that it has finished, and before it hears that the job is over.
+    let Some(params) = &simulated.params else { return Ok(()) };
+    if choices.strategy == StrategyKind::ParameterServer && simulated.center.is_none() {
+        return Ok(());
+    }
+    let all: Vec<f32> = match choices.strategy {
+        // The center knows only what workers had learned before their last exchange, and some have only one.
+        StrategyKind::ElasticAverage => {
+            simulated.replicas.values().flat_map(|replica| replica.iter().copied()).collect()
+        }
+        _ => params.to_vec(),
+    };
+    let x = all.iter().map(|x| f64::from(*x)).sum::<f64>() / all.len() as f64;
+    let (mut low, mut high) = learning.expected().into_inner();
+    if choices.outer != Outer::None {
+        // An outer step is shorter at first, and longer when its momentum has grown.
+        (low, high) = (low.powf(2.5) - 0.1, high.powf(0.6));
+    }
+    let slack = match choices.codec {
+        Codec::Dense => 1e-4,
+        Codec::Half => 2e-3,
+        Codec::Qsgd { .. } => 0.03,
+        // Residuals hold a part of the gradients back, and add it to a sum of other samples.
+        Codec::TopK { .. } => return Ok(()),
+    };
+    if (low - slack..=high + slack).contains(&x) {
+        return Ok(());
+    }
+    Err(format!("the parameters are {x:.4} of the initial ones, not {low:.4} to {high:.4}"))
+}
+
+fn updates(job: &Job) -> Updates {
+    match job.choices.as_ref().map(|choices| choices.strategy) {
+        Some(StrategyKind::PeriodicAverage) => Updates::Averages,
+        Some(
+            StrategyKind::GossipPull | StrategyKind::GossipPush | StrategyKind::ElasticAverage,
+        ) => Updates::OneReplica,
+        _ => Updates::Gradients,
+    }
+}
+
+/// What a worker does at most between two updates.
+fn work(job: &Job, scenario: &Scenario, plan: &paceline::runtime::Plan) -> Work {
+    let joins: u32 = scenario.joins.iter().map(|join| join.workers).sum();
+    let members = u64::from(scenario.workers + joins);
+    let is_push = updates(job) == Updates::OneReplica;
+    Work {
+        gradients: STEPS_MAX as u32,
+        // A single worker may get the whole batch.
+        samples: members * job.batch.expect("the batch is drawn"),
+        // Parameters, the state of the optimizer, and what else a newcomer adopts.
+        bytes: 3 * 4 * plan.initial.len() as u64 + 1000,
+        unanswered: if is_push { plan.samples_total } else { 0 },
+    }
 }
 
 /// Prints each line of the journal: `SWARM_TRACE=1 SWARM_SEED=17`.
@@ -155,10 +244,23 @@ fn draw_faults(dice: &mut Dice, scenario: &mut Scenario, end: f64) {
         scenario.crashes.push(Crash { worker, at, at_event: None, back_after });
     }
     for _ in 0..dice.below(3) {
-        scenario.leaves.push(Leave { worker: dice.below(n) as u32, at: when(dice) });
+        let (worker, at) = (dice.below(n) as u32, when(dice));
+        scenario.leaves.push(Leave { worker, at });
+        if dice.below(3) == 0 {
+            // It dies while it says goodbye.
+            let at = at + dice.between(0.0, 0.05 * end);
+            scenario.crashes.push(Crash { worker, at, at_event: None, back_after: None });
+        }
     }
     for _ in 0..dice.below(3) {
         scenario.joins.push(Join { at: when(dice), workers: 1 + dice.below(2) as u32 });
+    }
+    if dice.below(8) == 0 {
+        // A storm: many at once, or one after another.
+        let (at, apart) = (when(dice), [0.0, 1e-4, 2e-3][dice.below(3) as usize]);
+        let joins = 4 + dice.below(8);
+        let storm = (0..joins).map(|i| Join { at: at + apart * i as f64, workers: 1 });
+        scenario.joins.extend(storm);
     }
     if dice.below(3) == 0 {
         let workers = (0..n as u32).filter(|_| dice.below(3) == 0).collect();
@@ -213,36 +315,59 @@ fn draw_faults(dice: &mut Dice, scenario: &mut Scenario, end: f64) {
     scenario.joins.push(Join { at: 2.0 * end + 1.0, workers: 1 });
 }
 
-fn draw_task(dice: &mut Dice, seed: u64) -> Task {
-    if dice.below(2) == 0 {
-        let model = Arc::new(Quadratic { curvature: vec![0.5; 12], noise: 0.1 });
-        return Task {
-            model,
-            train: Arc::new(Noise { len: 150 }),
-            test: Arc::new(Noise { len: 1 }),
-        };
+/// The parameters of a quadratic without noise become smaller as the journal says, see [`Learning`].
+const CURVATURE: f32 = 0.5;
+
+fn draw_task(dice: &mut Dice, job: &mut Job) -> Task {
+    let quadratic = |noise| {
+        let model = Arc::new(Quadratic { curvature: vec![CURVATURE; 12], noise });
+        let (train, test) = (Arc::new(Noise { len: 150 }), Arc::new(Noise { len: 1 }));
+        Task { model, train, test }
+    };
+    match dice.below(4) {
+        0 => quadratic(0.1),
+        1 => {
+            let data = Arc::new(blobs(150, 4, 3, job.seed, 0.5));
+            let model = Arc::new(net::softmax(data.features(), data.classes()));
+            Task { model, train: data.clone(), test: data }
+        }
+        _ => {
+            job.learning_rate = Some([0.02, 0.1][dice.below(2) as usize]);
+            (job.schedule, job.optimizer) = (Shape::Constant, Some(Optimizer::sgd(0.0)));
+            quadratic(0.0)
+        }
     }
-    let data = Arc::new(blobs(150, 4, 3, seed, 0.5));
-    let model = Arc::new(net::softmax(data.features(), data.classes()));
-    Task { model, train: data.clone(), test: data }
+}
+
+/// The most local steps between two averages, whatever the period.
+const STEPS_MAX: u64 = 6;
+
+fn adaptive(steps_first: u64) -> Period {
+    let mut period = Period::adaptive(steps_first);
+    if let Period::Adaptive(Adaptive { steps_max, .. }) = &mut period {
+        *steps_max = STEPS_MAX;
+    }
+    period
 }
 
 /// Draws any valid combination of parts.
 fn draw_job(dice: &mut Dice, seed: u64) -> Job {
+    // First, because most parts are only valid with some kinds: all kinds are to be drawn equally often.
+    let strategy = StrategyKind::ALL[dice.below(7) as usize];
     loop {
         let pick = |dice: &mut Dice, n: u64| dice.below(n) as usize;
         let every = [Every::Epoch, Every::Round][pick(dice, 2)];
         let by_speed = Shares::BySpeed { every, smoothing: 0.5 };
         let choices = Choices {
-            strategy: StrategyKind::ALL[pick(dice, 7)],
+            strategy,
             shares: [Shares::Even, by_speed, Shares::Open][pick(dice, 3)],
             period: [
                 Period::Constant { steps: 1 },
                 Period::Constant { steps: 3 },
-                Period::adaptive(2),
+                adaptive(2),
                 Period::Decreasing { first: 4 },
                 Period::PostLocal { steps: 3 },
-                Period::Qsr { steps_min: 1, growth: 0.1, steps_max: 6 },
+                Period::Qsr { steps_min: 1, growth: 0.1, steps_max: STEPS_MAX },
             ][pick(dice, 6)]
             .clone(),
             rescale: [

@@ -17,7 +17,7 @@ use paceline_runtime::edge::{
     Action, Cluster, ClusterOutput, Compute, Event, News, Shelves, Workspace, published,
 };
 use paceline_runtime::snapshot::SnapshotParts;
-use paceline_runtime::wire::{Entry, HEADER_BYTES, Shelf};
+use paceline_runtime::wire::{Entry, Extent, HEADER_BYTES, Published, Shelf};
 use paceline_runtime::{
     Line, Meeting, Record, Snapshot, Spans, Ticket, View, WorkerId, WorkerSnapshot,
 };
@@ -81,6 +81,17 @@ struct State {
     /// The newest view with a loss: exchanges of older ones can never end.
     closed_before: u64,
     parts: SnapshotParts,
+    /// Reads of living peers that have not published anything yet.
+    unanswered: Vec<Read>,
+}
+
+/// A worker reads what a peer has published.
+struct Read {
+    by: WorkerId,
+    from: WorkerId,
+    shelf: Shelf,
+    extent: Extent,
+    ticket: Ticket,
 }
 
 /// Whether the coordinator takes what it is told.
@@ -168,6 +179,7 @@ impl ThreadHub {
             exchanges: HashMap::new(),
             closed_before: 0,
             parts: SnapshotParts::default(),
+            unanswered: vec![],
         };
         let (outputs, out) = mpsc::channel();
         let hub = ThreadHub {
@@ -330,6 +342,27 @@ impl ThreadHub {
         state.comebacks += u32::from(comes_back);
         drop(state);
         self.shelves().retain(|(owner, _), _| *owner != who);
+    }
+
+    fn publish(&self, by: WorkerId, shelf: Shelf, value: Published) {
+        self.shelves().insert((by, shelf), value);
+        let is_it = |read: &mut Read| read.from == by && read.shelf == shelf;
+        let waiting: Vec<Read> = self.state().unanswered.extract_if(.., is_it).collect();
+        waiting.into_iter().for_each(|read| self.read(read, false));
+    }
+
+    fn read(&self, read: Read, waits: bool) {
+        let Read { by, from, shelf, extent, ticket } = read;
+        let mut state = self.state();
+        let value = self.shelves().get(&(from, shelf)).map(|value| value.extract(extent));
+        if value.is_none() && waits && state.inboxes.contains_key(&from) {
+            return state.unanswered.push(read);
+        }
+        if let Some(value) = value.as_ref().filter(|_| from != by) {
+            let bytes = HEADER_BYTES + value.bytes();
+            self.record(Record::Sent { who: from, to: by, bytes });
+        }
+        state.tell(by, News::Value { ticket, value });
     }
 
     /// Asks that the job end after this round.
@@ -554,19 +587,9 @@ impl Cluster for ThreadCluster {
             Action::Send { to, letter } => {
                 self.hub.state().tell(to, News::Letter { from: by, letter });
             }
-            Action::Publish { shelf, value } => {
-                self.hub.shelves().insert((by, shelf), value);
-            }
-            Action::Read { ticket, from, shelf, extent } => {
-                let shelves = self.hub.shelves();
-                let value = shelves.get(&(from, shelf)).map(|value| value.extract(extent));
-                drop(shelves);
-                if let Some(value) = value.as_ref().filter(|_| from != by) {
-                    let bytes = HEADER_BYTES + value.bytes();
-                    let record = Record::Sent { who: from, to: by, bytes };
-                    self.emit(ClusterOutput::Line(Line { at: self.now(), record }));
-                }
-                self.hub.state().tell(self.me, News::Value { ticket, value });
+            Action::Publish { shelf, value } => self.hub.publish(by, shelf, value),
+            Action::Read { ticket, from, shelf, extent, waits } => {
+                self.hub.read(Read { by, from, shelf, extent, ticket }, waits);
             }
             Action::Evaluate { samples, of, shelf } => {
                 let replicas = published(&self.hub.shelves(), &of, shelf);

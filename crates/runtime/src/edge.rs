@@ -48,12 +48,14 @@ pub enum Action {
         shelf: Shelf,
         value: Published,
     },
-    /// Reads a peer's last published value without waking the peer's task.
+    /// Reads a peer's last published value without waking the peer's task. `waits`: a living peer that has published
+    /// nothing answers when it does, instead of saying so.
     Read {
         ticket: Ticket,
         from: WorkerId,
         shelf: Shelf,
         extent: Extent,
+        waits: bool,
     },
     /// Hands in this worker's part of a snapshot; takes no time. The cluster keeps the part and tells the
     /// coordinator its name ([`Word::HandedIn`]); a cluster that is never saved drops it. `done`: the samples in

@@ -31,7 +31,7 @@ pub struct Plan {
     /// The total batch that the base learning rate was chosen for.
     pub batch_reference: f64,
     pub codec: Codec,
-    /// Whether every round records the fingerprint of its replica, for checkers.
+    /// Whether every round records the fingerprint of its replica, and every gradient its samples, for checkers.
     pub fingerprints: bool,
     /// Measurements of a recorded run, used in place of this run's clock.
     pub replay: Option<Arc<Replay>>,

@@ -66,7 +66,11 @@ pub struct SimCluster {
     draws: u64,
     /// How many events have happened.
     events: Rc<Cell<u64>>,
+    /// How many of them at this moment.
+    at_once: u64,
     shelves: Arc<Mutex<Shelves>>,
+    /// Reads of living peers that have not published anything yet.
+    unanswered: Vec<Read>,
     parts: SnapshotParts,
     /// The newest snapshot, as if it were stored where no worker and no coordinator can be lost with it.
     snapshot: Option<Arc<Snapshot>>,
@@ -84,6 +88,9 @@ pub struct SimCluster {
 
 /// What has come out of a cluster and was not taken yet.
 pub type Outputs = Rc<RefCell<VecDeque<ClusterOutput>>>;
+
+/// More events than this at one moment are a circle that never ends.
+const AT_ONCE_MAX: u64 = 1 << 22;
 
 enum Outgoing {
     Event(Event),
@@ -116,12 +123,7 @@ enum Scheduled {
         letter: Box<Letter>,
         transit: Transit,
     },
-    Asked {
-        by: WorkerId,
-        from: WorkerId,
-        what: (Shelf, Extent),
-        ticket: Ticket,
-    },
+    Asked(Read),
     Value {
         from: WorkerId,
         to: WorkerId,
@@ -184,6 +186,18 @@ enum Scheduled {
     },
 }
 
+/// A worker reads what a peer has published.
+#[derive(Clone, Copy)]
+struct Read {
+    by: WorkerId,
+    from: WorkerId,
+    shelf: Shelf,
+    extent: Extent,
+    ticket: Ticket,
+    /// Until the peer has published something.
+    waits: bool,
+}
+
 impl PartialEq for QueueEntry {
     fn eq(&self, other: &QueueEntry) -> bool {
         self.cmp(other) == Ordering::Equal
@@ -237,7 +251,9 @@ impl SimCluster {
             connections: BTreeMap::new(),
             draws: 0,
             events: Rc::default(),
+            at_once: 0,
             shelves: Arc::default(),
+            unanswered: vec![],
             parts: SnapshotParts::default(),
             snapshot: None,
             alive: BTreeSet::new(),
@@ -345,7 +361,7 @@ impl SimCluster {
                     self.tell(to, News::Letter { from, letter });
                 }
             }
-            Scheduled::Asked { by, from, what, ticket } => self.answer(by, from, what, ticket),
+            Scheduled::Asked(read) => self.answer(read),
             Scheduled::Value { from, to, ticket, value, transit } => {
                 if self.was_sent(from, transit) {
                     self.tell(to, News::Value { ticket, value: Some(value) });
@@ -447,18 +463,13 @@ impl SimCluster {
     }
 
     /// A read is answered by the peer's shelf; its task sleeps on.
-    fn answer(
-        &mut self,
-        by: WorkerId,
-        from: WorkerId,
-        (shelf, extent): (Shelf, Extent),
-        ticket: Ticket,
-    ) {
+    fn answer(&mut self, read: Read) {
+        let Read { by, from, shelf, extent, ticket, waits } = read;
         if self.died.contains_key(&from) {
             return;
         }
         if let Some(end) = self.paused_until(from) {
-            return self.at(end, Scheduled::Asked { by, from, what: (shelf, extent), ticket });
+            return self.at(end, Scheduled::Asked(read));
         }
         let value = if self.alive.contains(&from) {
             self.shelves.lock().expect("no holder panics").get(&(from, shelf)).cloned()
@@ -476,6 +487,7 @@ impl SimCluster {
                 }
                 self.at(transit.arrives, Scheduled::Value { from, to: by, ticket, value, transit });
             }
+            None if waits && self.alive.contains(&from) => self.unanswered.push(read),
             None => {
                 let arrives = self.wires.signal(self.now, from, by);
                 self.at(arrives, Scheduled::Nothing { to: by, ticket });
@@ -531,10 +543,14 @@ impl Cluster for SimCluster {
             }
             Action::Publish { shelf, value } => {
                 self.shelves.lock().expect("no holder panics").insert((by, shelf), value);
+                let is_it = |read: &mut Read| read.from == by && read.shelf == shelf;
+                let answered: Vec<Read> = self.unanswered.extract_if(.., is_it).collect();
+                answered.into_iter().for_each(|read| self.answer(read));
             }
-            Action::Read { ticket, from, shelf, extent } => {
+            Action::Read { ticket, from, shelf, extent, waits } => {
                 let asked = self.wires.signal(self.now, by, from);
-                self.at(asked, Scheduled::Asked { by, from, what: (shelf, extent), ticket });
+                let read = Read { by, from, shelf, extent, ticket, waits };
+                self.at(asked, Scheduled::Asked(read));
             }
             Action::Evaluate { samples, of, shelf } => {
                 let shelves = self.shelves.lock().expect("no holder panics");
@@ -568,6 +584,8 @@ impl Cluster for SimCluster {
                 }
                 None => {
                     let Reverse(next) = self.due.pop()?;
+                    self.at_once = if next.at > self.now { 0 } else { self.at_once + 1 };
+                    assert!(self.at_once < AT_ONCE_MAX, "time stands still at {:?}", self.now);
                     self.now = next.at;
                     self.events.set(self.events.get() + 1);
                     self.crash_at_event();

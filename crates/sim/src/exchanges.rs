@@ -51,7 +51,8 @@ pub struct Exchanges {
     seed: u64,
     sums: RingModel,
     open: HashMap<Name, Ring>,
-    /// The last that have ended. A member may give up an exchange whose result is just on its way to it.
+    /// Those that have ended and that some member has not reported: it may be stopped, or give up an exchange whose result
+    /// is just on its way to it.
     ended: VecDeque<(Name, Ring)>,
     /// The newest view that each worker has entered.
     entered: HashMap<WorkerId, u64>,
@@ -100,8 +101,8 @@ struct Member {
     withdrawn: bool,
 }
 
-/// How many exchanges that have ended are remembered.
-const ENDED: usize = 4;
+/// How many exchanges that have ended are remembered at most.
+const ENDED: usize = 256;
 
 impl Exchanges {
     pub fn new(seed: u64, sums: RingModel) -> Exchanges {
@@ -205,7 +206,8 @@ impl Exchanges {
 
     /// A member gives up an exchange, or died; returns the bytes that it has sent.
     pub fn withdraw(&mut self, wires: &mut Wires, who: WorkerId, name: Name) -> u64 {
-        let ended = self.ended.iter_mut().find(|(ended, _)| *ended == name).map(|(_, it)| it);
+        let at = self.ended.iter().rposition(|(ended, _)| *ended == name);
+        let ended = at.map(|at| &mut self.ended[at].1);
         let Some(ring) = self.open.get_mut(&name).or(ended) else { return 0 };
         let Some(rank) = ring.view.rank(who) else { return 0 };
         ring.fall_out_of_step(wires);
@@ -214,9 +216,15 @@ impl Exchanges {
             return 0;
         }
         member.withdrawn = true;
-        let Some(steps) = member.steps else { return 0 };
-        let sent = if ring.is_charged { steps.count } else { member.sent };
-        u64::from(sent) * steps.bytes
+        let sent = member.steps.map_or(0, |steps| {
+            u64::from(if ring.is_charged { steps.count } else { member.sent }) * steps.bytes
+        });
+        if let Some(at) = at
+            && self.ended[at].1.members.iter().all(|member| member.withdrawn)
+        {
+            self.ended.remove(at);
+        }
+        sent
     }
 
     /// A member has reported what it sent in an exchange.

@@ -206,7 +206,10 @@ mod tests {
             let (start, end) = (10 * round, 10 * round + 10);
             for who in [WorkerId(0), WorkerId(1)] {
                 let since = Duration::from_millis(start);
-                read(start + 6, Record::Computed { who, since, samples: 10, round: None });
+                read(
+                    start + 6,
+                    Record::Computed { who, since, samples: 10, round: None, spans: None },
+                );
                 let (spans, loss_sum) =
                     (Spans::one(20 * round, 20 * round + 20), 20.0 * loss(round));
                 let (version, staleness, rate) = (round, 0, 0.1);

@@ -18,7 +18,10 @@ pub fn two_workers(rounds: u64) -> Vec<Line> {
         for (who, busy) in [(WorkerId(0), 4), (WorkerId(1), 9)] {
             let (since, compute) = (milliseconds(start), milliseconds(busy));
             let (view, exchange, samples) = (1, round, 10);
-            lines.push(line(start + busy, Record::Computed { who, since, samples, round: None }));
+            lines.push(line(
+                start + busy,
+                Record::Computed { who, since, samples, round: None, spans: None },
+            ));
             let entered = Record::Entered { who, view, exchange, round, samples, compute };
             lines.push(line(start + busy, entered));
         }

@@ -276,7 +276,11 @@ mod tests {
 
     fn computed(timeline: &mut Timeline, who: u32, from: u64, to: u64) {
         let since = Duration::from_millis(from);
-        read(timeline, to, Record::Computed { who: WorkerId(who), since, samples: 1, round: None });
+        read(
+            timeline,
+            to,
+            Record::Computed { who: WorkerId(who), since, samples: 1, round: None, spans: None },
+        );
     }
 
     fn view(timeline: &mut Timeline, at: u64, number: u64, members: &[u32]) {

@@ -108,7 +108,7 @@ pub enum Order {
     /// The coordinator counts this worker as lost. It must drop everything, and may join anew unless it is banned.
     PutOut { why: String, banned: bool },
     /// The restored center does not hold these samples, which were leased to this worker.
-    Missing { spans: Spans },
+    Missing { reign: u64, spans: Spans },
     /// The answer to [`Word::Lease`].
     Lease { request: u64, lease: Lease },
     /// End the job after this round.

@@ -279,7 +279,7 @@ impl Coordinator {
 
 impl Suspicions {
     /// The member that most others accuse; of several the one with the highest id. Between two members that
-    /// cannot reach each other that is the younger one.
+    /// cannot reach each other that is the younger one. One that is leaving and cannot hand over the center goes first.
     fn take(&mut self, state: &State) -> Option<WorkerId> {
         self.decide_at = None;
         let accused = std::mem::take(&mut self.accused);
@@ -287,7 +287,7 @@ impl Suspicions {
         let mut weights: BTreeMap<WorkerId, usize> = BTreeMap::new();
         for (accused, accusers) in accused {
             let accusers: Vec<_> = accusers.into_iter().filter(is_member).collect();
-            if !is_member(&accused) || accusers.is_empty() {
+            if !state.is_enrolled(accused) || accusers.is_empty() {
                 continue;
             }
             let times = if self.before.insert(accused) { 1 } else { 2 };
@@ -295,7 +295,8 @@ impl Suspicions {
             // A broken link has two ends: the accuser may be the one that is cut off.
             accusers.into_iter().for_each(|who| *weights.entry(who).or_default() += times);
         }
-        weights.into_iter().max_by_key(|(who, weight)| (*weight, *who)).map(|(who, _)| who)
+        let rank = |(who, weight): &(WorkerId, usize)| (state.is_leaving(*who), *weight, *who);
+        weights.into_iter().max_by_key(rank).map(|(who, _)| who)
     }
 }
 
@@ -461,6 +462,28 @@ mod tests {
             assert_eq!(handed_in.snapshot, None);
             assert_eq!(asked(&step(Input::Lost(WorkerId(0)))), 2, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_worker_that_may_not_leave_yet_changes_no_view() {
+        let mut coordinator = Coordinator::new(rules(Coordination::Asynchronous), Spans::new());
+        let mut step = |input| {
+            let _ = coordinator.step(Duration::ZERO, input);
+            (coordinator.view().number, coordinator.view().members.clone())
+        };
+        for _ in 0..3 {
+            let _ = step(Input::Hello);
+        }
+        // Worker 2 is taken in, but has not adopted a replica yet when the only worker with one says goodbye.
+        let _ = step(Input::Tick);
+        let before = step(Input::Lost(WorkerId(1)));
+        let _ = step(Input::Word { from: WorkerId(0), number: 1, word: Word::Bye });
+
+        assert_eq!([step(Input::Tick), step(Input::Tick)], [before.clone(), before]);
+
+        let settled = Word::Settled { view: 3, exchange: 0 };
+        let _ = step(Input::Word { from: WorkerId(2), number: 1, word: settled });
+        assert_eq!(step(Input::Tick).1, [WorkerId(2)]);
     }
 
     #[test]

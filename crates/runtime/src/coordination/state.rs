@@ -30,6 +30,8 @@ pub struct State {
     roster: BTreeMap<WorkerId, Member>,
     /// Asynchronous workers that said goodbye but may still owe something to a peer.
     leaving: BTreeSet<WorkerId>,
+    /// A server that left may still have to hand over the center; if it is lost before, its successor must know.
+    handing_over: bool,
     /// How often every replica was lost.
     restarts: u32,
     over: bool,
@@ -77,6 +79,7 @@ impl State {
             plan: None,
             roster: BTreeMap::new(),
             leaving: BTreeSet::new(),
+            handing_over: false,
             restarts: 0,
             over: false,
             leases,
@@ -110,6 +113,11 @@ impl State {
 
     pub fn is_enrolled(&self, who: WorkerId) -> bool {
         self.roster.contains_key(&who) || self.leaving.contains(&who)
+    }
+
+    /// Whether a worker has said goodbye and may still owe something to a peer.
+    pub fn is_leaving(&self, who: WorkerId) -> bool {
+        self.leaving.contains(&who)
     }
 
     pub fn next_id(&self) -> WorkerId {
@@ -149,7 +157,7 @@ impl State {
             && !self.in_force.members.is_empty()
             && ((is_asynchronous && self.free_to_leave().is_some())
                 || (!self.roster.values().any(|member| member.finished)
-                    && self.planned_members() != self.in_force.members))
+                    && self.next_members() != self.in_force.members))
     }
 
     /// Takes one entry of the log. Whatever it returns follows from the entries so far, never from a clock.
@@ -248,6 +256,20 @@ impl State {
         stay
     }
 
+    /// The members of the next view. An asynchronous worker that wants to leave is a member until it may: a view without
+    /// it that is never decided would be wanted forever.
+    fn next_members(&self) -> Vec<WorkerId> {
+        if self.rules.coordination == Coordination::Synchronous {
+            return self.planned_members();
+        }
+        let mut members = self.living(&self.in_force);
+        let newcomers = self.roster.keys().filter(|who| !self.in_force.has(**who));
+        let room = self.members_max().saturating_sub(members.len());
+        members.extend(newcomers.take(room));
+        members.sort_unstable();
+        members
+    }
+
     fn plan(&mut self, output: &mut Output) {
         if !self.wants_plan() {
             return;
@@ -256,8 +278,7 @@ impl State {
             if let Some(who) = self.free_to_leave() {
                 self.let_go(who, output);
             }
-            let members = self.planned_members();
-            if members != self.in_force.members {
+            if self.next_members() != self.in_force.members {
                 self.view_at_once(&[], output);
             }
             return self.answer_leases(output);
@@ -339,6 +360,7 @@ impl State {
     /// No replica is left that holds what counts as done: what the newest snapshot lacks must be learned again.
     fn start_over(&mut self, reason: String, output: &mut Output) {
         self.restarts += 1;
+        self.handing_over = false;
         let done = self.saved.as_ref().map_or(&self.done_before, |saved| &saved.done);
         self.leases.restored(done.clone());
         self.roster.values_mut().for_each(|member| member.holds = false);
@@ -391,10 +413,7 @@ impl State {
 
     fn announce(&mut self, lost: &[WorkerId], reason: String, output: &mut Output) {
         let before = self.in_force.members.first().copied();
-        let members = match self.rules.members_max {
-            None => self.roster.keys().copied().collect(),
-            Some(_) => self.planned_members(),
-        };
+        let members = self.next_members();
         let view = self.next_view(members);
         let is_new_server = before != view.members.first().copied();
         if self.rules.coordination == (Coordination::Centered { applies_samples: true })
@@ -409,7 +428,8 @@ impl State {
             self.order(to, Order::View { view: view.clone(), lost: lost.clone() }, output);
         }
         let is_centered = matches!(self.rules.coordination, Coordination::Centered { .. });
-        if !is_centered || !is_new_server {
+        self.handing_over |= is_centered && is_new_server;
+        if !self.handing_over {
             self.release(output);
         }
         self.over_if_finished(output);
@@ -511,9 +531,10 @@ impl State {
                 self.order_members(&Order::Save { number }, output);
             }
             for (to, spans) in self.leases.restored(done.clone()) {
-                self.order(to, Order::Missing { spans }, output);
+                self.order(to, Order::Missing { reign, spans }, output);
             }
         }
+        self.handing_over = false;
         self.release(output);
     }
 

@@ -36,6 +36,8 @@ pub struct Inbox {
     pub released: bool,
     /// Leased samples that a restored center does not hold.
     pub missing: Spans,
+    /// The reign in which that center was restored.
+    pub missing_since: u64,
     pub stop_ordered: bool,
     pub leave_ordered: bool,
     /// The number of the newest snapshot asked for.
@@ -145,7 +147,10 @@ impl Inbox {
             }
             Order::PutOut { .. } => self.put_out = true,
             Order::Released => self.released = true,
-            Order::Missing { spans } => self.missing.add(&spans),
+            Order::Missing { reign, spans } => {
+                self.missing.add(&spans);
+                self.missing_since = reign;
+            }
             Order::Lease { request, lease } => {
                 if self.close(Ticket(request)) {
                     self.leases.insert(Ticket(request), lease);

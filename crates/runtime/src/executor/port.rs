@@ -120,7 +120,8 @@ impl Port {
         shelf: Shelf,
         extent: Extent,
     ) -> Result<Published, Interrupt> {
-        let ticket = self.ask(|ticket| Action::Read { ticket, from, shelf, extent });
+        let waits = false;
+        let ticket = self.ask(|ticket| Action::Read { ticket, from, shelf, extent, waits });
         self.until(Wanted::Value { from }, |inbox| {
             if let Some(value) = inbox.value(ticket) {
                 return Some(value.ok_or(Interrupt::PeerLost));
@@ -132,6 +133,30 @@ impl Port {
             })
         })
         .await
+    }
+
+    /// Reads from all of these peers and returns the first value that comes, also if none has published anything yet.
+    /// `None`: the members have changed.
+    pub async fn read_any(
+        &self,
+        peers: impl Iterator<Item = WorkerId>,
+        shelf: Shelf,
+        extent: Extent,
+    ) -> Option<(WorkerId, Published)> {
+        let (known, waits) = (self.look(|inbox| inbox.view_number()), true);
+        let read =
+            |from| (from, self.ask(|ticket| Action::Read { ticket, from, shelf, extent, waits }));
+        let asked: Vec<(WorkerId, Ticket)> = peers.map(read).collect();
+        let found = self
+            .until(Wanted::View, |inbox| {
+                let mut values = asked.iter().map(|(from, ticket)| (*from, inbox.value(*ticket)));
+                let value = values.find_map(|(from, value)| Some((from, value??)));
+                let is_void = inbox.has_ended() || inbox.view_number() > known;
+                value.map(Some).or(is_void.then_some(None))
+            })
+            .await;
+        self.look(|inbox| asked.iter().for_each(|(_, ticket)| inbox.abandon(*ticket)));
+        found
     }
 
     pub fn save(&self, part: WorkerSnapshot, done: Option<Spans>) {

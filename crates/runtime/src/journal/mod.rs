@@ -82,6 +82,9 @@ pub enum Record {
         samples: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         round: Option<u64>,
+        /// Which samples these are. Recorded on demand only, and no part of the journal's hash.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        spans: Option<Spans>,
     },
     /// A member entered an exchange of gradients or replicas.
     Entered {

@@ -40,6 +40,9 @@ pub struct SampleTally {
     at_end: Vec<Applied>,
     /// Workers that are lost: what they report from then on does not count.
     void: BTreeSet<WorkerId>,
+    /// After the job started over: all members since. What others still apply to the replicas and centers that are
+    /// lost does not count.
+    members_since: Option<BTreeSet<WorkerId>>,
     /// Samples in all gradients that were computed.
     computed: u64,
     /// The number of the newest view.
@@ -107,6 +110,7 @@ impl Default for SampleTally {
             members: Vec::new(),
             at_end: Vec::new(),
             void: BTreeSet::new(),
+            members_since: None,
             computed: 0,
             view: 0,
         }
@@ -173,7 +177,10 @@ impl SampleTally {
             }
             Record::Freed { who, spans } => self.free(*who, spans),
             Record::StartedOver => self.start_over(),
-            Record::Restored { who, version, .. } if self.mode == Mode::Centered => {
+            // The coordinator ignores a center that was restored by a worker that counts as lost.
+            Record::Restored { who, version, .. }
+                if self.mode == Mode::Centered && !self.is_forgotten(who) =>
+            {
                 self.server = Some(*who);
                 let kept = self.center.partition_point(|(applied, _)| applied <= version);
                 let lost: u64 = self.center.drain(kept..).map(|(_, spans)| spans.len()).sum();
@@ -182,6 +189,9 @@ impl SampleTally {
             Record::View { number, members, .. } => {
                 self.view = *number;
                 self.members.clone_from(members);
+                if let Some(since) = &mut self.members_since {
+                    since.extend(members);
+                }
             }
             Record::Over if self.is_synchronous() => {
                 self.at_end = self.members.iter().map(|who| self.replica_of(who)).collect();
@@ -220,7 +230,7 @@ impl SampleTally {
             Mode::Centered => self.server.is_some_and(|server| server != who),
             Mode::Synchronous | Mode::Asynchronous => self.void.contains(&who),
         };
-        if is_void {
+        if is_void || (self.members_since.is_some() && self.is_forgotten(&who)) {
             return 0;
         }
         let count = spans.len().saturating_mul(self.keeping_one_in);
@@ -259,6 +269,12 @@ impl SampleTally {
         }
     }
 
+    /// Whether a worker is lost, or was put out when the job started over.
+    fn is_forgotten(&self, who: &WorkerId) -> bool {
+        let since = self.members_since.as_ref();
+        self.void.contains(who) || since.is_some_and(|since| !since.contains(who))
+    }
+
     /// Nothing that was applied is in a living replica, except what the run began with.
     fn start_over(&mut self) {
         self.by_worker.clear();
@@ -267,6 +283,7 @@ impl SampleTally {
         self.view_min = self.view;
         self.center_before = Applied::default();
         self.server = None;
+        self.members_since = Some(BTreeSet::new());
         let before = &self.before;
         self.center = if before.count > 0 { vec![(0, before.spans.clone())] } else { vec![] };
         self.samples = before.count;
@@ -357,7 +374,13 @@ mod tests {
     }
 
     fn computed(who: u32, samples: u64) -> Record {
-        Record::Computed { who: WorkerId(who), since: Duration::ZERO, samples, round: None }
+        Record::Computed {
+            who: WorkerId(who),
+            since: Duration::ZERO,
+            samples,
+            round: None,
+            spans: None,
+        }
     }
 
     fn result(exchange: u64, view: u64, from: u64, to: u64) -> Record {
@@ -458,6 +481,26 @@ mod tests {
 
         assert_eq!((tally.samples(), tally.wasted()), (10, 4));
         assert_eq!(tally.verdict(false), Tally { done: 10, lost: 0, repeated: 0 });
+    }
+
+    #[test]
+    fn a_server_that_does_not_know_that_the_job_began_anew_applies_nothing_that_counts() {
+        let view = |number, who| {
+            let (members, reason) = (vec![WorkerId(who)], String::new());
+            Record::View { number, members, reason }
+        };
+        let records = [
+            began(false, true),
+            view(1, 0),
+            applied(0, 1, 0, 4),
+            Record::StartedOver,
+            applied(0, 2, 4, 8),
+            view(2, 1),
+            applied(0, 3, 8, 10),
+            applied(1, 1, 0, 10),
+        ];
+
+        assert_eq!(tally(records).verdict(false), Tally { done: 10, lost: 0, repeated: 0 });
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::journal::Record;
 use crate::server::Server;
 use crate::strategy::{AnyStrategy, Coordination};
 use crate::view::View;
-use crate::wire::{Extent, Letter, Shelf};
+use crate::wire::{Extent, Letter, Published, Shelf};
 use crate::worker::Worker;
 
 /// Runs rounds until the job is over or this worker has left.
@@ -67,6 +67,8 @@ async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordinat
             // The server knows the samples in its center better than any lease.
             Coordination::Centered { applies_samples: true } => {}
             Coordination::Centered { applies_samples: false } => {
+                // If the center is lost before anybody has read it, the next server begins with its own replica.
+                worker.publish();
                 worker.evaluate_epoch(samples, &[worker.server()], Shelf::Center);
             }
             Coordination::Asynchronous | Coordination::Synchronous => {
@@ -153,7 +155,8 @@ async fn adopt_center(worker: &mut Worker) -> Option<WorkerId> {
     Some(server)
 }
 
-/// Adopts the replica of a random peer, or of the next one that has a replica.
+/// Adopts the replica of a random peer, or of the next one that has a replica. If none has, the members have not begun
+/// yet: the first one that does is adopted from.
 async fn adopt_replica(worker: &mut Worker) -> Option<WorkerId> {
     let members = worker.view.clone();
     let n = members.members.len();
@@ -161,12 +164,21 @@ async fn adopt_replica(worker: &mut Worker) -> Option<WorkerId> {
     let in_turn = members.members.iter().cycle().skip(first).take(n);
     for &member in in_turn.filter(|member| **member != worker.id) {
         if let Ok(value) = worker.port.read(member, Shelf::Replica, Extent::Whole).await {
-            (worker.state.params, worker.state.optimizer) = (value.params, value.optimizer);
-            worker.state.version = value.version;
-            return Some(member);
+            return Some(adopt(worker, member, value));
         }
     }
-    None
+    if worker.port.look(|inbox| inbox.view_number()) > members.number {
+        return None;
+    }
+    let others = members.members.iter().copied().filter(|member| *member != worker.id);
+    let found = worker.port.read_any(others, Shelf::Replica, Extent::Whole).await;
+    found.map(|(member, value)| adopt(worker, member, value))
+}
+
+fn adopt(worker: &mut Worker, source: WorkerId, value: Published) -> WorkerId {
+    (worker.state.params, worker.state.optimizer) = (value.params, value.optimizer);
+    worker.state.version = value.version;
+    source
 }
 
 /// Starts the task that keeps the center as soon as a view makes this worker its first member.

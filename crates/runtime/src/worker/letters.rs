@@ -33,7 +33,7 @@ impl Worker {
     }
 
     pub(crate) async fn call_server(&mut self, letter: Letter) -> Result<Published, Interrupt> {
-        let (server, since) = (self.server(), self.now());
+        let (me, server, since) = (self.id, self.server(), self.now());
         // A server that left may have answered an earlier call too late.
         self.port.look(|inbox| inbox.forget_centers());
         self.port.send(server, letter);
@@ -43,7 +43,8 @@ impl Worker {
                 if let Some(center) = inbox.center(server) {
                     return Some(Ok(center));
                 }
-                if inbox.has_ended() {
+                // A worker that said goodbye when it was alone is let go in the middle of a round: no server answers it.
+                if inbox.has_ended() || !inbox.is_member(me) {
                     return Some(Err(Interrupt::Over));
                 }
                 (!inbox.is_server(server)).then_some(Err(Interrupt::PeerLost))
@@ -51,6 +52,7 @@ impl Worker {
             .await?;
         self.port.record(Record::Waited { who: self.id, whom: server, since });
         self.port.publish(Shelf::Copy, center.clone());
+        self.center_known = (center.reign, center.done.clone());
         Ok(center)
     }
 

@@ -138,6 +138,8 @@ pub struct Worker {
     lease: Option<Ticket>,
     /// Leased samples whose gradients are not applied yet.
     in_hand: Spans,
+    /// The reign of the newest center that this worker has seen, and the samples in it.
+    center_known: (u64, Arc<Spans>),
     /// See [`Strategy::lane_batch`](crate::Strategy::lane_batch).
     lane_batch: Option<u64>,
     /// A hash of what the members had in common when the round began, in rounds in which it is compared.
@@ -168,6 +170,7 @@ impl Worker {
             updates: 0,
             lease: None,
             in_hand: Spans::new(),
+            center_known: (0, Arc::default()),
             lane_batch: None,
             common: None,
             epochs_seen: 0,

@@ -48,7 +48,8 @@ impl Worker {
         let gradient = self.port.until(Wanted::Gradient, |inbox| inbox.gradient(ticket)).await;
         let samples = spans.len();
         let (who, round) = (self.id, Some(self.state.round));
-        self.port.record(Record::Computed { who, since, samples, round });
+        let recorded = self.plan.fingerprints.then(|| spans.clone());
+        self.port.record(Record::Computed { who, since, samples, round, spans: recorded });
         let took = self.now() - since;
         let private = &mut self.state.private;
         private.compute += took;
@@ -111,12 +112,14 @@ impl Worker {
     }
 
     async fn leased(&mut self, samples: u64, ahead: bool) -> Spans {
-        let port = self.port.clone();
+        let (me, port) = (self.id, self.port.clone());
         let ticket = self.lease.take().unwrap_or_else(|| port.lease(samples));
         let lease = loop {
             let found = port
                 .until(Wanted::Lease, |inbox| {
-                    let lease = inbox.lease(ticket).or(inbox.has_ended().then_some(Lease::Over));
+                    // A worker that is let go in the middle of a round gets no more samples.
+                    let is_gone = inbox.has_ended() || !inbox.is_member(me);
+                    let lease = inbox.lease(ticket).or(is_gone.then_some(Lease::Over));
                     lease.map(Some).or((!inbox.missing.is_empty()).then_some(None))
                 })
                 .await;
@@ -151,8 +154,14 @@ impl Worker {
     /// Returns samples that a lost server had applied and its successor does not hold: this worker no longer has
     /// their gradients.
     pub(crate) fn return_missing(&mut self) {
-        let mut missing = self.port.look(|inbox| std::mem::take(&mut inbox.missing));
+        let (mut missing, since) =
+            self.port.look(|inbox| (std::mem::take(&mut inbox.missing), inbox.missing_since));
         missing.subtract(&self.in_hand);
+        // Samples that this worker has pushed again since: the order may arrive later than the server's reply.
+        let (reign, done) = &self.center_known;
+        if *reign >= since {
+            missing.subtract(done);
+        }
         if let Some(ticket) = self.lease
             && let Some(ahead) = self.port.look(|inbox| inbox.known_lease(ticket))
         {
@@ -166,10 +175,13 @@ impl Worker {
     /// Returns the samples that were leased ahead, as soon as they arrive.
     pub(crate) async fn give_back_lease(&mut self) {
         let Some(ticket) = self.lease.take() else { return };
+        let me = self.id;
         let leased = self
             .port
             .until(Wanted::Lease, |inbox| {
-                inbox.lease(ticket).map(Some).or(inbox.has_ended().then_some(None))
+                // The coordinator has freed the leases of a worker that it has let go.
+                let is_gone = inbox.has_ended() || !inbox.is_member(me);
+                inbox.lease(ticket).map(Some).or(is_gone.then_some(None))
             })
             .await;
         if let Some(Lease::Yours { spans, .. }) = leased {

@@ -13,6 +13,9 @@ pub struct Custody {
     /// The next view with members begins anew.
     begins: bool,
     has_view: bool,
+    started: BTreeSet<WorkerId>,
+    /// Workers of the time before the job started over.
+    forgotten: BTreeSet<WorkerId>,
     members: Vec<WorkerId>,
     is_over: bool,
     pub violations: Vec<String>,
@@ -22,7 +25,9 @@ impl Reader for Custody {
     fn read(&mut self, line: &Line) {
         match &line.record {
             Record::Began { .. } => self.begins = true,
+            Record::Started { who } => drop(self.started.insert(*who)),
             Record::StartedOver => {
+                self.forgotten.append(&mut self.started);
                 self.begins = true;
                 self.members.clear();
                 self.holders.clear();
@@ -34,7 +39,16 @@ impl Reader for Custody {
                     self.holders = members.iter().copied().collect();
                 }
             }
-            Record::Settled { who, adopted, .. } => {
+            // A server takes the center from the one before it, or the copy of a holder.
+            Record::Restored { who, .. }
+                if self.members.iter().any(|member| self.holders.contains(member)) =>
+            {
+                self.holders.insert(*who);
+            }
+            // A worker that was put out and does not know it yet changes nothing that counts.
+            Record::Settled { who, adopted, .. }
+                if self.members.contains(who) || !self.forgotten.contains(who) =>
+            {
                 if adopted.is_some_and(|source| !self.holders.contains(&source)) {
                     let text =
                         format!("worker {who} adopted from {adopted:?}, which holds nothing");
@@ -42,7 +56,6 @@ impl Reader for Custody {
                 }
                 self.holders.insert(*who);
             }
-            // A worker that was put out and does not know it yet changes nothing that counts.
             Record::Applied { who, .. }
                 if self.members.contains(who) && !self.holders.contains(who) && !self.is_over =>
             {

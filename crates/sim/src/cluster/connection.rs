@@ -167,7 +167,9 @@ impl SimCluster {
         }
         let connection = self.connections.entry(who).or_default();
         connection.is_broken = false;
+        // Both ends say how much they have received; otherwise old orders would be sent again and again.
         connection.words.acknowledged(self.coordinator.received(who));
+        self.coordinator.acknowledged(who, connection.received);
         let words: Vec<(u64, Word)> = connection.words.unacknowledged().collect();
         let orders = self.coordinator.reconnected(self.now, who);
         orders.into_iter().for_each(|order| self.send_order(order));

@@ -123,7 +123,10 @@ fn the_page_of_a_long_run_of_many_workers_stays_small() {
     let mut lines = vec![line(0, began(false)), line(0, view(1, &(0..500).collect::<Vec<_>>()))];
     for i in 0..200_000u64 {
         let (who, since) = (WorkerId((i % 500) as u32), Duration::from_millis(i));
-        lines.push(line(i + 1, Record::Computed { who, since, samples: 1, round: None }));
+        lines.push(line(
+            i + 1,
+            Record::Computed { who, since, samples: 1, round: None, spans: None },
+        ));
         lines.push(line(i + 1, Record::Sent { who, to: WorkerId(0), bytes: 10 }));
         lines.push(line(i + 1, Record::Committed { who, round: i / 500, fingerprint: None }));
     }

@@ -81,9 +81,15 @@ fn overlapping_records_give_disjoint_slices() {
     let who = WorkerId(0);
     let lines = [
         line(0, began(false)),
-        line(10, Record::Computed { who, since: milliseconds(0), samples: 1, round: None }),
+        line(
+            10,
+            Record::Computed { who, since: milliseconds(0), samples: 1, round: None, spans: None },
+        ),
         line(12, Record::Waited { who, whom: WorkerId(1), since: milliseconds(5) }),
-        line(11, Record::Computed { who, since: milliseconds(9), samples: 1, round: None }),
+        line(
+            11,
+            Record::Computed { who, since: milliseconds(9), samples: 1, round: None, spans: None },
+        ),
         line(13, Record::Committed { who, round: 1, fingerprint: None }),
     ];
 
