@@ -187,6 +187,11 @@ impl Ledger {
         self.taken_below = TakenBelow::default();
     }
 
+    /// Positions that are free belong to a worker again.
+    pub fn hold(&mut self, spans: &Spans) {
+        self.dealt.add(spans);
+    }
+
     /// Exactly these are done; all others that were thought done are free again.
     pub fn restore(&mut self, done: Spans) {
         self.dealt.subtract(&done);

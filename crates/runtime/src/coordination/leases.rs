@@ -13,6 +13,11 @@ use crate::spans::Spans;
 pub struct Leases {
     ledger: Ledger,
     holders: Holders,
+    /// Who held the samples that were applied last, the newest last. If the center is lost with them, they may still be in
+    /// those workers' hands: the answer of the lost server has not arrived.
+    applied: VecDeque<(WorkerId, u64, u64)>,
+    /// Whether a center can be lost with applied samples.
+    has_center: bool,
     /// Requests (worker, number, samples) that wait until samples are free, or all are done.
     waiting: VecDeque<(WorkerId, u64, u64)>,
     /// The center is lost: which samples are done is unknown until a new server says so.
@@ -20,11 +25,16 @@ pub struct Leases {
     stopped: bool,
 }
 
+/// Far more than there are answers on their way at any time.
+const APPLIED_MAX: usize = 1 << 14;
+
 impl Leases {
-    pub fn new(total: u64) -> Leases {
+    pub fn new(total: u64, has_center: bool) -> Leases {
         Leases {
             ledger: Ledger::new(total),
             holders: Holders::default(),
+            applied: VecDeque::new(),
+            has_center,
             waiting: VecDeque::new(),
             restoring: false,
             stopped: false,
@@ -45,19 +55,26 @@ impl Leases {
 
     /// `spans` were applied, by the worker that holds them or by a server on its behalf.
     pub fn done(&mut self, spans: &Spans) {
-        self.holders.take(spans, None);
+        let held = self.holders.take(spans, None);
+        if self.has_center {
+            self.applied.extend(held);
+            let old = self.applied.len().saturating_sub(APPLIED_MAX);
+            self.applied.drain(..old);
+        }
         self.ledger.finish(spans);
     }
 
     pub fn give_back(&mut self, who: WorkerId, spans: &Spans) {
         // The rest was applied, or freed before.
-        let returned = self.holders.take(spans, Some(who));
-        self.ledger.release(&returned);
+        for (_, from, to) in self.holders.take(spans, Some(who)) {
+            self.ledger.release(&Spans::one(from, to));
+        }
     }
 
     /// Frees and returns the leases of a worker that is gone.
     pub fn forget(&mut self, who: WorkerId) -> Spans {
         self.waiting.retain(|(waiting, ..)| *waiting != who);
+        self.applied.retain(|(holder, ..)| *holder != who);
         let freed = self.holders.forget(who);
         self.ledger.release(&freed);
         freed
@@ -67,11 +84,19 @@ impl Leases {
         self.restoring = true;
     }
 
-    /// Exactly these samples are applied. What workers hold besides stays theirs, and is returned: a worker may
-    /// believe that some of it was applied to the center that is lost.
+    /// Exactly these samples are applied. What workers hold besides stays theirs, and what the lost center had applied
+    /// is theirs again; it is returned: a worker that no longer has the gradients must say so.
     pub fn restored(&mut self, done: Spans) -> Vec<(WorkerId, Spans)> {
         self.holders.take(&done, None);
+        let mut undone = self.ledger.done().clone();
+        undone.subtract(&done);
         self.ledger.restore(done);
+        for (who, from, to) in std::mem::take(&mut self.applied).into_iter().rev() {
+            let theirs = undone.overlap(&Spans::one(from, to));
+            undone.subtract(&theirs);
+            self.holders.give(who, &theirs);
+            self.ledger.hold(&theirs);
+        }
         self.restoring = false;
         self.holders.by_worker().into_iter().collect()
     }
@@ -112,9 +137,9 @@ impl Holders {
         self.0.extend(spans.intervals().iter().map(|(from, to)| (*from, (*to, who))));
     }
 
-    /// Takes positions from their holders, or from one of them, and returns those that were held.
-    fn take(&mut self, spans: &Spans, of: Option<WorkerId>) -> Spans {
-        let mut taken = Spans::new();
+    /// Takes positions from their holders, or from one of them; returns who held which.
+    fn take(&mut self, spans: &Spans, of: Option<WorkerId>) -> Vec<(WorkerId, u64, u64)> {
+        let mut taken = vec![];
         for &(from, to) in spans.intervals() {
             let before = self.0.range(..from).next_back();
             let first = before.filter(|(_, (end, _))| *end > from).map_or(from, |(at, _)| *at);
@@ -130,7 +155,7 @@ impl Holders {
                 if to < end {
                     self.0.insert(to, (end, who));
                 }
-                taken.insert(start.max(from), end.min(to));
+                taken.push((who, start.max(from), end.min(to)));
             }
         }
         taken
@@ -154,5 +179,36 @@ impl Holders {
             workers.entry(*who).or_default().insert(*from, *to);
         }
         workers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_lost_center_had_applied_is_its_workers_again_until_they_return_it() {
+        let (a, b) = (WorkerId(0), WorkerId(1));
+        let mut leases = Leases::new(12, true);
+        leases.ask(a, 1, 4);
+        leases.ask(b, 1, 4);
+        assert!(leases.next_answer().is_some() && leases.next_answer().is_some());
+        leases.done(&Spans::one(0, 4));
+        leases.done(&Spans::one(4, 8));
+        leases.center_lost();
+
+        // The newest copy of the center holds what worker 0 had pushed, and not what worker 1 had.
+        let missing = leases.restored(Spans::one(0, 4));
+
+        assert_eq!(missing, [(b, Spans::one(4, 8))]);
+        leases.ask(a, 2, 12);
+        let leased = |leases: &mut Leases| match leases.next_answer() {
+            Some((_, _, Lease::Yours { spans, .. })) => spans,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(leased(&mut leases), Spans::one(8, 12), "worker 1 may still have them in hand");
+        leases.give_back(b, &Spans::one(4, 8));
+        leases.ask(a, 3, 12);
+        assert_eq!(leased(&mut leases), Spans::one(4, 8));
     }
 }

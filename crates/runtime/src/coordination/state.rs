@@ -68,7 +68,8 @@ struct Session {
 
 impl State {
     pub fn new(rules: Rules, done_before: Spans) -> State {
-        let mut leases = Leases::new(rules.samples_total);
+        let has_center = rules.coordination == (Coordination::Centered { applies_samples: true });
+        let mut leases = Leases::new(rules.samples_total, has_center);
         leases.restored(done_before.clone());
         State {
             rules,

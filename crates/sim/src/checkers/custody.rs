@@ -13,9 +13,9 @@ pub struct Custody {
     /// The next view with members begins anew.
     begins: bool,
     has_view: bool,
-    started: BTreeSet<WorkerId>,
-    /// Workers of the time before the job started over.
-    forgotten: BTreeSet<WorkerId>,
+    view: u64,
+    /// What settled in this view or an older one is forgotten: the job started over since.
+    forgotten: u64,
     members: Vec<WorkerId>,
     is_over: bool,
     pub violations: Vec<String>,
@@ -25,14 +25,17 @@ impl Reader for Custody {
     fn read(&mut self, line: &Line) {
         match &line.record {
             Record::Began { .. } => self.begins = true,
-            Record::Started { who } => drop(self.started.insert(*who)),
             Record::StartedOver => {
-                self.forgotten.append(&mut self.started);
+                self.forgotten = self.view;
                 self.begins = true;
                 self.members.clear();
                 self.holders.clear();
             }
-            Record::View { members, .. } if !members.is_empty() => {
+            Record::View { number, members, .. } => {
+                self.view = *number;
+                if members.is_empty() {
+                    return;
+                }
                 self.has_view = true;
                 self.members.clone_from(members);
                 if std::mem::take(&mut self.begins) {
@@ -46,9 +49,7 @@ impl Reader for Custody {
                 self.holders.insert(*who);
             }
             // A worker that was put out and does not know it yet changes nothing that counts.
-            Record::Settled { who, adopted, .. }
-                if self.members.contains(who) || !self.forgotten.contains(who) =>
-            {
+            Record::Settled { who, view, adopted, .. } if *view > self.forgotten => {
                 if adopted.is_some_and(|source| !self.holders.contains(&source)) {
                     let text =
                         format!("worker {who} adopted from {adopted:?}, which holds nothing");
