@@ -5,7 +5,7 @@
 //! gradient that is forgotten, counted twice, or of the wrong sign or scale changes x, and so does a replica that
 //! begins again with the initial parameters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use paceline_runtime::{Line, Reader, Record, WorkerId};
@@ -36,7 +36,9 @@ pub struct Learning {
     views: BTreeMap<u64, u64>,
     server: Option<WorkerId>,
     members: Vec<WorkerId>,
-    has_started_over: bool,
+    /// Everyone that was ever a member, and those of them that were before the job began anew.
+    seen: BTreeSet<WorkerId>,
+    forgotten: BTreeSet<WorkerId>,
     /// How often the mean of all replicas has become e times smaller, if all learn from each other at once.
     decay: f64,
 }
@@ -56,7 +58,8 @@ impl Learning {
             views: BTreeMap::new(),
             server: None,
             members: vec![],
-            has_started_over: false,
+            seen: BTreeSet::new(),
+            forgotten: BTreeSet::new(),
             decay: 0.0,
         }
     }
@@ -99,7 +102,10 @@ impl Reader for Learning {
             Record::Computed { who, round: Some(round), .. } => {
                 *self.steps.entry((*round, *who)).or_default() += 1;
             }
-            Record::View { members, .. } => self.members.clone_from(members),
+            Record::View { members, .. } => {
+                self.members.clone_from(members);
+                self.seen.extend(members);
+            }
             Record::Applied { spans, result: Some(name), rate, staleness, round, .. } => {
                 let newest = self.views.entry(name.exchange).or_insert(name.view);
                 if *newest > name.view {
@@ -114,8 +120,7 @@ impl Reader for Learning {
                 self.update(name.exchange, rate, *staleness, most);
             }
             // A worker that does not know yet that the job began anew changes nothing that counts.
-            Record::Applied { who, .. } if self.has_started_over && !self.members.contains(who) => {
-            }
+            Record::Applied { who, result: None, .. } if self.forgotten.contains(who) => {}
             Record::Applied { who, version, rate, staleness, .. } => {
                 self.decay += f64::from(*rate) * self.curvature / self.members.len().max(1) as f64;
                 let is_center = self.updates == Updates::Gradients;
@@ -142,7 +147,7 @@ impl Reader for Learning {
                 self.steps.clear();
                 self.server = None;
                 self.members.clear();
-                self.has_started_over = true;
+                self.forgotten.append(&mut self.seen);
                 self.decay = 0.0;
             }
             _ => {}
