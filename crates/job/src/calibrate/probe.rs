@@ -134,7 +134,7 @@ fn sums(prepared: &Prepared, members: u32, lengths: &[usize], turns: usize) -> V
     let member = |id: WorkerId| {
         let mut probe = Probe::new(&hub, id);
         let round = |number: usize| {
-            let payload = Payload::Dense(vec![1e-3; lengths[number % lengths.len()]]);
+            let payload = Payload::dense(vec![1e-3; lengths[number % lengths.len()]]);
             std::thread::sleep(PAUSE);
             probe.exchange(
                 &view,

@@ -196,7 +196,7 @@ impl Letter {
 }
 
 fn nothing() -> Arc<Payload> {
-    Arc::new(Payload::Dense(Vector::new()))
+    Arc::new(Payload::dense(Vector::new()))
 }
 
 fn bytes_of_spans(spans: &Spans) -> u64 {

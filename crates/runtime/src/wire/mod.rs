@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::Payload;
+use crate::codec::{Encoded, Payload};
 
 pub use letter::{Extent, Letter, Mailbox, Message, Published, SharedState, Shelf};
 pub use memory::Memory;
@@ -128,14 +128,16 @@ pub struct Steps {
 }
 
 impl Entry {
-    /// A ring: reduce-scatter then all-gather for sums; sparse payloads and standings are only gathered.
+    /// A ring: reduce-scatter then all-gather for sums; sparse payloads, with their buffers, and standings are only gathered.
     pub fn steps(&self, members: usize) -> Steps {
         let n = members as u64;
         match self {
-            Entry::Sum { payload, .. } if matches!(**payload, Payload::Sparse { .. }) => Steps {
-                count: members as u32 - 1,
-                bytes: payload.bytes() + HEADER_BYTES + TAIL_BYTES,
-            },
+            Entry::Sum { payload, .. } if matches!(payload.learned, Encoded::Sparse { .. }) => {
+                Steps {
+                    count: members as u32 - 1,
+                    bytes: payload.bytes() + HEADER_BYTES + TAIL_BYTES,
+                }
+            }
             Entry::Sum { payload, .. } => Steps {
                 count: 2 * (members as u32 - 1),
                 bytes: payload.bytes().div_ceil(n) + HEADER_BYTES + TAIL_BYTES,

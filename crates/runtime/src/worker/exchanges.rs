@@ -89,12 +89,13 @@ impl Worker {
 
     /// The weighted mean of the members' replicas. Samples that members learned from alone are thereby applied.
     ///
-    /// Lossy codecs encode the difference from the anchor, which all members have.
+    /// Lossy codecs encode the difference from the anchor, which all members have; buffers are sent as they are.
     pub async fn average(&mut self, weight: f64) -> Result<Average, Interrupt> {
         let lossy = self.plan.codec.is_lossy();
         let mut vector = (*self.state.params).clone();
         if lossy {
-            add_scaled(&mut vector, -1.0, &self.state.anchor);
+            let learned = self.learned(&vector).len();
+            add_scaled(&mut vector[..learned], -1.0, &self.state.anchor[..learned]);
         }
         if weight != 1.0 {
             scale(&mut vector, weight as f32);
@@ -113,8 +114,9 @@ impl Worker {
             Arc::new(mean)
         });
         let mean = if lossy {
-            let mut moved = (*self.state.anchor).clone();
-            add(&mut moved, mean);
+            let mut moved = (**mean).clone();
+            let learned = self.learned(&moved).len();
+            add(&mut moved[..learned], &self.state.anchor[..learned]);
             Arc::new(moved)
         } else {
             mean.clone()
@@ -124,7 +126,7 @@ impl Worker {
 
     /// The mean of a number over the members.
     pub async fn mean_of(&mut self, number: f64) -> Result<f64, Interrupt> {
-        let nothing = Payload::Dense(Vector::new());
+        let nothing = Payload::dense(Vector::new());
         self.start(nothing, self.state.version, Extra::Value(number));
         let (sum, _) = self.take_result(Holds::Numbers).await?;
         if let Some(replay) = &self.plan.replay
@@ -139,10 +141,10 @@ impl Worker {
         let mut dice = self.dice(ENCODING);
         if vector.is_empty() {
             // A member without samples sends an empty payload of the same kind as the others.
-            return self.plan.codec.encode(vector, &mut Vector::new(), &mut dice);
+            return self.plan.codec.encode(vector, 0, &mut Vector::new(), &mut dice);
         }
         let residual = Arc::make_mut(&mut self.state.private.residual);
-        self.plan.codec.encode(vector, residual, &mut dice)
+        self.plan.codec.encode(vector, self.plan.layout.params, residual, &mut dice)
     }
 
     /// Puts together what this worker contributes to the next exchange, and enters it. While members settle the input is
