@@ -23,8 +23,10 @@ pub struct PrivateState {
     pub pending: Option<PendingSum>,
     /// How many positions of the lane are in gradients that no result holds yet.
     pub drawn: u64,
-    /// Samples, loss and time of this worker's gradients since the last exchange.
+    /// Samples, their weight if it is not their number, loss and time of this worker's gradients since the last exchange.
     pub samples: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
     pub loss_sum: f64,
     pub compute: Duration,
     /// How many exchanges were completed, in snapshots of an older format; now all members agree on it.
