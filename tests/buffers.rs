@@ -5,6 +5,7 @@ use paceline::runtime::edge::Workspace;
 use paceline::runtime::wire::{HEADER_BYTES, TAIL_BYTES};
 use paceline::runtime::{Spans, codec::Codec};
 use paceline::sim::checkers::{ReplicasAgree, Traffic};
+use paceline::sim::scenario::Crash;
 use paceline::{Dice, Job, Line, Reader, Record, Scenario, SimulateOptions, Simulated, simulate};
 
 /// A learning rate at which parameters practically stay, while statistics follow the samples.
@@ -89,12 +90,15 @@ fn encoded(strategy: &str, codec: &str, rate: f32) -> Prepared {
 
 /// Runs the job; replicas agree, and the journal's bytes are those on the wires. Also returns the samples of each update.
 fn run(prepared: &Prepared) -> (Simulated, Vec<Spans>) {
+    run_on(&Scenario::default(), prepared)
+}
+
+fn run_on(scenario: &Scenario, prepared: &Prepared) -> (Simulated, Vec<Spans>) {
     let (mut agree, mut traffic) = (ReplicasAgree::default(), Traffic::default());
     let mut updates = Updates::default();
     let readers: Vec<&mut dyn Reader> = vec![&mut agree, &mut traffic, &mut updates];
-    let simulated =
-        simulate(prepared, &Scenario::default(), SimulateOptions { readers, ..Default::default() })
-            .expect("it ends");
+    let simulated = simulate(prepared, scenario, SimulateOptions { readers, ..Default::default() })
+        .expect("it ends");
     assert_eq!(agree.violations, Vec::<String>::new());
     assert_eq!(traffic.bytes, simulated.bytes_on_wires);
     (simulated, updates.0)
@@ -190,4 +194,27 @@ fn batch_norm_learns_through_every_codec_and_pays_for_its_buffers() {
     }
     // It begins at ln 10 = 2.3 or above.
     assert!(losses.iter().all(|loss| *loss < 2.2), "{losses:?}");
+}
+
+/// The survivors enter the same payloads again, and a newcomer adopts statistics and no residual.
+#[test]
+fn replicas_with_buffers_agree_after_a_loss_with_every_codec() {
+    let averaged = "\"periodic_average\"\nperiod = { kind = \"constant\", steps = 2 }";
+    for strategy in ["\"all_reduce\"", "\"delayed\"", averaged] {
+        for (text, _) in LOSSY {
+            let prepared = encoded(strategy, text, 0.05);
+            let seconds = run(&prepared).0.result.virtual_seconds.expect("it was simulated");
+            let (at, back_after) = (0.3 * seconds, Some(0.1 * seconds));
+            let crashes = vec![Crash { worker: 1, at, at_event: None, back_after }];
+
+            let (simulated, _) = run_on(&Scenario { crashes, ..Scenario::default() }, &prepared);
+
+            let ledger = simulated.result.ledger;
+            assert_eq!(
+                (ledger.done, ledger.lost, ledger.repeated),
+                (256, 0, 0),
+                "{strategy} {text}"
+            );
+        }
+    }
 }

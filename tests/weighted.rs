@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use paceline::learn::{Noise, Order};
 use paceline::sim::checkers::{ReplicasAgree, Traffic};
+use paceline::sim::scenario::Crash;
 use paceline::{
     Batch, Dice, Gradient, Job, Line, Model, Optimizer, PrepareOptions, Prepared, Reader, Record,
     Scenario, Score, Scratch, SimulateOptions, Simulated, Task, TrainOptions, Vector, simulate,
@@ -118,14 +119,18 @@ fn run(prepared: &Prepared) -> Simulated {
     run_with(prepared, &mut Traffic::default())
 }
 
-/// Runs the job; replicas agree, the journal's bytes are those on the wires, and every sample counts once.
+/// Runs the job on two workers, one of which is slow; replicas agree, the journal's bytes are those on the wires, and every sample counts once.
 fn run_with(prepared: &Prepared, reader: &mut dyn Reader) -> Simulated {
-    let (mut agree, mut traffic) = (ReplicasAgree::default(), Traffic::default());
-    let readers: Vec<&mut dyn Reader> = vec![&mut agree, &mut traffic, reader];
     let mut scenario = Scenario { workers: prepared.workers, ..Scenario::default() };
     scenario.compute.relative = vec![1.0, 2.0][..prepared.workers as usize].to_vec();
+    run_on(&scenario, prepared, reader)
+}
+
+fn run_on(scenario: &Scenario, prepared: &Prepared, reader: &mut dyn Reader) -> Simulated {
+    let (mut agree, mut traffic) = (ReplicasAgree::default(), Traffic::default());
+    let readers: Vec<&mut dyn Reader> = vec![&mut agree, &mut traffic, reader];
     let options = SimulateOptions { readers, ..Default::default() };
-    let simulated = simulate(prepared, &scenario, options).expect("the run ends");
+    let simulated = simulate(prepared, scenario, options).expect("the run ends");
     assert_eq!(agree.violations, Vec::<String>::new());
     assert_eq!(traffic.bytes, simulated.bytes_on_wires);
     let ledger = &simulated.result.ledger;
@@ -157,6 +162,29 @@ fn two_workers_make_the_step_of_one_over_all_their_tokens() {
             let one = run(&prepare(strategy, true, (1, 8))).params.expect("params");
             let one: Vec<f64> = one.iter().map(|x| f64::from(*x)).collect();
             assert!(distance(&params, &one) < 1e-5, "{strategy}: {params:?} {one:?}");
+        }
+    }
+}
+
+/// What a lost worker had computed is in no sum, and neither is its weight.
+#[test]
+fn a_lost_worker_takes_its_weight_with_it() {
+    for strategy in ["\"all_reduce\"", "\"delayed\"", "\"parameter_server\""] {
+        let whole = run(&prepare(strategy, true, (2, 4))).result;
+        let span = whole.virtual_seconds.expect("it was simulated");
+        for part in [0.13, 0.29, 0.42, 0.6] {
+            let two = prepare(strategy, true, (2, 4));
+            let mut scenario = Scenario { workers: 2, ..Scenario::default() };
+            scenario.compute.relative = vec![1.0, 2.0];
+            let (at, back_after) = (part * span, Some(0.1 * span));
+            scenario.crashes = vec![Crash { worker: 1, at, at_event: None, back_after }];
+            let mut alone = Alone::new(&two);
+
+            let params = run_on(&scenario, &two, &mut alone).params.expect("params");
+
+            assert_eq!(alone.violations, Vec::<String>::new(), "{strategy} at {at}");
+            let expected = alone.versions.last().expect("there is a first version");
+            assert!(distance(&params, expected) < 1e-5, "{strategy} at {at}: {params:?}");
         }
     }
 }
