@@ -109,6 +109,7 @@ fn a_range_applied_after_its_worker_was_removed_is_wasted_not_repeated() {
         version: 0,
         spans: Spans::one(from, to),
         loss_sum: 0.0,
+        weight: None,
         staleness: 0,
         rate: 0.1,
         round: None,

@@ -75,7 +75,7 @@ impl Training {
     /// Forward and backward.
     pub fn differentiate(&mut self) {
         self.gradient.sum.fill(0.0);
-        (self.gradient.loss_sum, self.gradient.samples) = (0.0, 0);
+        (self.gradient.loss_sum, self.gradient.samples, self.gradient.weight) = (0.0, 0, None);
         self.net.gradient(&self.params, &self.batch, &mut self.scratch, &mut self.gradient);
     }
 

@@ -148,19 +148,27 @@ fn recipes_that_read_no_clock_resume_bit_for_bit_from_every_checkpoint() {
     }
 }
 
-/// The running statistics of batch norm are part of a replica, but have no optimizer state.
+/// The running statistics of batch norm are part of a replica, but have no optimizer state, and no part in a residual.
 #[test]
 fn a_model_with_buffers_resumes_bit_for_bit() {
-    let dir = test_folder("buffers");
-    let small = |job: Job| Job { model: "resnet8-bn".into(), samples: Some(256), ..job };
-    let unsaved = small(Job { checkpoints: None, ..job("ssgd", &dir, None) });
-    let never_saved = start(&unsaved, 2, None);
+    let plain = "strategy = \"ssgd\"\n";
+    let sparse =
+        "[choices]\nstrategy = \"delayed\"\ncodec = { kind = \"top_k\", fraction = 0.1 }\n";
+    for (name, text) in [("buffers", plain), ("buffers-top-k", sparse)] {
+        let dir = test_folder(name);
+        let read = Job::from_toml(text).expect("the job is valid TOML");
+        let (model, samples) = ("resnet8-bn".into(), Some(256));
+        let unsaved = Job { model, samples, epochs: 3.0, seed: 5, ..read };
+        let never_saved = start(&unsaved, 2, None);
 
-    let saved = start(&small(job("ssgd", &dir, Some(5))), 2, None);
+        let checkpoints = job("ssgd", &dir, Some(5)).checkpoints;
+        let saved = start(&Job { checkpoints, ..unsaved.clone() }, 2, None);
 
-    assert_eq!(print(&never_saved), print(&saved));
-    for checkpoint in visible(&dir) {
-        assert_eq!(print(&never_saved), print(&resume(&unsaved, &checkpoint, 2, None)));
+        assert_eq!(print(&never_saved), print(&saved), "{name}");
+        for checkpoint in visible(&dir) {
+            let resumed = resume(&unsaved, &checkpoint, 2, None);
+            assert_eq!(print(&never_saved), print(&resumed), "{name}");
+        }
     }
 }
 

@@ -165,9 +165,6 @@ impl Job {
             Make::Own(_) => (Rescale::None, Codec::Dense),
         };
         let first = batch * u64::from(workers);
-        if codec.is_lossy() && task.model.buffers() > 0 {
-            return Err(JobError::LossyBatchNorm);
-        }
         let batch_reference = self.batch_reference.unwrap_or(first as f64);
         if !(batch_reference.is_finite() && batch_reference > 0.0) {
             return Err(JobError::BatchReference(batch_reference));

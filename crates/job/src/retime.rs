@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use paceline_learn::Gradient;
 use paceline_runtime::edge::Compute;
+use paceline_runtime::journal::weight_of;
 use paceline_runtime::{Line, Reader, Record, Replay, Spans};
 
 /// What a run learned, independent of time: losses by sample, scores, and measurements of its strategy.
 #[derive(Clone, Debug, Default)]
 pub struct Training {
-    /// By the first sample of those that were applied together: their end, and the loss of one of them.
-    losses: BTreeMap<u64, (u64, f64)>,
+    /// By the first sample of those that were applied together: their end, and loss and weight of one of them.
+    losses: BTreeMap<u64, (u64, f64, f64)>,
     /// Loss and accuracy on the test set, by the samples applied until then.
     scores: BTreeMap<u64, (f64, f64)>,
     /// The variance of the replicas, by round.
@@ -22,10 +23,11 @@ pub struct Training {
 impl Reader for Training {
     fn read(&mut self, line: &Line) {
         match &line.record {
-            Record::Applied { spans, loss_sum, .. } if !spans.is_empty() => {
+            Record::Applied { spans, loss_sum, weight, .. } if !spans.is_empty() => {
                 let loss = loss_sum / spans.len() as f64;
+                let weight = weight_of(spans.len(), *weight) / spans.len() as f64;
                 for (from, to) in spans.intervals() {
-                    self.losses.insert(*from, (*to, loss));
+                    self.losses.insert(*from, (*to, loss, weight));
                 }
             }
             Record::Scored { samples, loss, accuracy } => {
@@ -45,22 +47,25 @@ impl Training {
         let training = self.clone();
         Arc::new(move |_, spans, _| {
             let mut gradient = Gradient::zero(params);
-            gradient.samples = spans.len();
-            gradient.loss_sum = training.loss_of(spans);
+            let (loss_sum, weight) = training.loss_of(spans);
+            gradient.count(spans.len(), weight);
+            gradient.loss_sum = loss_sum;
             gradient
         })
     }
 
-    fn loss_of(&self, spans: &Spans) -> f64 {
-        let mut sum = 0.0;
+    /// The losses of these samples and their weights, added up.
+    fn loss_of(&self, spans: &Spans) -> (f64, f64) {
+        let (mut sum, mut weights) = (0.0, spans.len() as f64);
         for (from, to) in spans.intervals() {
             let first = self.losses.range(..=from).next_back().map_or(*from, |(start, _)| *start);
-            for (start, (end, loss)) in self.losses.range(first..*to) {
+            for (start, (end, loss, weight)) in self.losses.range(first..*to) {
                 let overlap = (*end).min(*to).saturating_sub((*start).max(*from));
                 sum += overlap as f64 * loss;
+                weights += overlap as f64 * (weight - 1.0);
             }
         }
-        sum
+        (sum, weights)
     }
 
     /// Loss and accuracy on the test set after `samples` samples, or at the last score before.

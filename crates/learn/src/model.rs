@@ -28,7 +28,8 @@ pub trait Model: Send + Sync {
     fn initial(&self, seed: u64) -> Vector;
 
     /// Adds the batch to `into`: gradient and loss as sums over its samples, and the number of samples. After the
-    /// gradient of the parameters come the statistics for the buffers, multiplied by the number of samples.
+    /// gradient of the parameters come the statistics for the buffers, multiplied by the number of samples. If samples
+    /// differ in weight (sums over tokens, or samples that are masked), [`Gradient::count`] says what to divide by.
     fn gradient(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch, into: &mut Gradient);
 
     /// The loss and the accuracy on a batch.

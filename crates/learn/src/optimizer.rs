@@ -153,7 +153,7 @@ impl Optimizer {
         }
     }
 
-    /// The next step; `None` if the gradient has no samples.
+    /// The next step; `None` if the gradient has no samples, or none that weighs anything.
     fn step<'a>(
         &'a self,
         state: &OptimizerState,
@@ -162,7 +162,8 @@ impl Optimizer {
         layout: &Layout,
     ) -> Option<Step<'a>> {
         let (sum, statistics) = gradient.sum.split_at(layout.params.min(gradient.sum.len()));
-        let mean = (gradient.samples > 0).then(|| self.scale_to_mean(sum, gradient.samples))?;
+        let weight = gradient.weight();
+        let mean = (weight > 0.0).then(|| self.scale_to_mean(sum, weight))?;
         assert!(
             state.slots.iter().all(|slot| slot.len() == sum.len()),
             "the optimizer's state has the length of this model's params"
@@ -171,9 +172,9 @@ impl Optimizer {
         Some(Step { rule: &self.rule, number, sum, statistics, mean, unclipped, rate })
     }
 
-    /// The factor from the gradient's sum to its clipped mean: 1 / samples, or less if the mean is clipped.
-    fn scale_to_mean(&self, sum: &[f32], samples: u64) -> f32 {
-        let mean = 1.0 / samples as f64;
+    /// The factor from the gradient's sum to its clipped mean: 1 / weight, or less if the mean is clipped.
+    fn scale_to_mean(&self, sum: &[f32], weight: f64) -> f32 {
+        let mean = 1.0 / weight;
         let Some(clip) = self.clip_norm else { return mean as f32 };
         let norm = norm_squared(sum).sqrt() * mean;
         let clip = f64::from(clip);
@@ -318,7 +319,7 @@ mod tests {
     use crate::Dice;
 
     fn gradient(sum: &[f32], samples: u64) -> Gradient {
-        Gradient { sum: sum.to_vec(), loss_sum: 0.0, samples }
+        Gradient { sum: sum.to_vec(), samples, ..Gradient::default() }
     }
 
     /// The params after one step along each of these gradients.
@@ -393,6 +394,20 @@ mod tests {
         );
 
         assert_eq!((params, state), (vec![1.0], OptimizerState::default()));
+    }
+
+    /// Four tokens in two samples: the mean gradient is (1, -2), and the mean statistic 8 / 2.
+    #[test]
+    fn gradients_are_divided_by_their_weight_and_statistics_by_their_samples() {
+        let layout = Layout { params: 2, ..Layout::plain() };
+        let (mut params, mut state) = (vec![1.0, 2.0, 3.0], OptimizerState::default());
+        let weighted = Gradient { weight: Some(4.0), ..gradient(&[4.0, -8.0, 8.0], 2) };
+        Optimizer::plain().descend(&mut params, &mut state, &weighted, 0.5, &layout);
+        assert_eq!(params, [0.5, 3.0, 3.1]);
+
+        let masked = Gradient { weight: Some(0.0), ..weighted };
+        Optimizer::plain().descend(&mut params, &mut state, &masked, 0.5, &layout);
+        assert_eq!((params, state.steps), (vec![0.5, 3.0, 3.1], 1));
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn assert_close(got: f64, expected: f64, tolerance: f64) {
 fn noise(dice: &mut Dice, len: usize, samples: f64) -> Gradient {
     let strength = samples.sqrt();
     let sum = (0..len).map(|_| (strength * dice.normal()) as f32).collect();
-    Gradient { sum, loss_sum: 0.0, samples: samples as u64 }
+    Gradient { sum, samples: samples as u64, ..Gradient::default() }
 }
 
 /// Lin et al. 2019, eq. 6: gamma multiplies the rate, so without a change (k = 1) the result has the bits of plain

@@ -332,7 +332,7 @@ fn with_bandwidth(run: &Run, prepared: &Prepared) -> Result<Scenario, ExecuteErr
         + prepared.batch as f64 * pace.seconds_per_sample
         + params as f64 * pace.seconds_per_param;
     let entry =
-        Entry::Sum { payload: Payload::Dense(vec![0.0; params]).into(), tail: Tail::default() };
+        Entry::Sum { payload: Payload::dense(vec![0.0; params]).into(), tail: Tail::default() };
     let steps = entry.steps(workers);
     let gradient = slowest * gradient + pace.seconds_per_handover;
     let step = exchange * gradient / f64::from(steps.count);

@@ -23,7 +23,7 @@ pub fn peak(rescale: Rescale, k: f64, seed: u64) -> f64 {
         let mut dice = Dice::keyed(&[seed, round]);
         let strength = batch.sqrt();
         let sum = (0..COORDINATES).map(|_| (strength * dice.normal()) as f32).collect();
-        let gradient = Gradient { sum, loss_sum: 0.0, samples: batch as u64 };
+        let gradient = Gradient { sum, samples: batch as u64, ..Gradient::default() };
         let mut params = vec![0.0; COORDINATES];
         let rate = rescaler.factor(batch);
         optimizer.descend(&mut params, &mut state, &gradient, rate, &Layout::plain());

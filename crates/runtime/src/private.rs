@@ -17,14 +17,16 @@ use crate::wire::Tail;
 /// serialised; [`vectors`](Self::vectors) lists them by name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PrivateState {
-    /// What encoding lost, to be sent later (error feedback).
+    /// What encoding lost of the learned part, to be sent later (error feedback).
     #[serde(skip)]
     pub residual: Arc<Vector>,
     pub pending: Option<PendingSum>,
     /// How many positions of the lane are in gradients that no result holds yet.
     pub drawn: u64,
-    /// Samples, loss and time of this worker's gradients since the last exchange.
+    /// Samples, their weight if it is not their number, loss and time of this worker's gradients since the last exchange.
     pub samples: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
     pub loss_sum: f64,
     pub compute: Duration,
     /// How many exchanges were completed, in snapshots of an older format; now all members agree on it.
@@ -72,7 +74,8 @@ pub enum Progress {
     Finished(Arc<Sum>),
 }
 
-const RESIDUAL: &str = "residual";
+/// The name of the residual, which has no buffers.
+pub const RESIDUAL: &str = "residual";
 const SUM: &str = "sum";
 
 impl PrivateState {
@@ -115,5 +118,46 @@ mod finished_only {
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Progress, D::Error> {
         let tails = Vec::<Tail>::deserialize(from)?;
         Ok(Progress::Finished(Arc::new(Sum::new(0, Arc::default(), Vector::new(), tails))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also weights of samples; what was saved before there were any has none.
+    #[test]
+    fn a_finished_sum_is_saved_with_its_tails() {
+        let tail = Tail { samples: 2, weight: Some(7.0), ..Tail::default() };
+        let sum = Sum::new(3, Arc::default(), vec![1.0, 2.0], vec![tail.clone(), tail]);
+        let pending = PendingSum {
+            number: 3,
+            bytes: 0,
+            dealt: Spans::new(),
+            samples: 2,
+            entered: Duration::ZERO,
+            input: None,
+            progress: Progress::Finished(Arc::new(sum)),
+        };
+        let weight = Some(9.0);
+        let state = PrivateState { pending: Some(pending), weight, ..PrivateState::default() };
+
+        let text = serde_json::to_string(&state).expect("it is plain data");
+        let mut read: PrivateState = serde_json::from_str(&text).expect("it was just written");
+        let vectors = state.vectors();
+        let find = |name: &str| {
+            let found = vectors.iter().find(|(other, _)| *other == name);
+            found.map(|(_, vector)| Arc::new(vector.to_vec())).ok_or(())
+        };
+        read.fill(find).expect("all vectors are there");
+
+        assert_eq!(read.weight, Some(9.0));
+        let Some(Progress::Finished(sum)) = read.pending.map(|pending| pending.progress) else {
+            panic!("the sum is there");
+        };
+        assert_eq!((sum.gradient.samples, sum.gradient.weight), (4, Some(14.0)));
+        assert_eq!(sum.gradient.sum, [1.0, 2.0]);
+        let old = serde_json::to_string(&PrivateState::default()).expect("it is plain data");
+        assert!(!old.contains("weight"), "{old}");
     }
 }

@@ -209,9 +209,9 @@ impl Server {
         self.factor = self.rescaler.factor(nominal);
         let plan = self.plan.clone();
         let rate = plan.schedule.rate(self.done.len(), plan.samples_total) * self.factor;
-        let Tail { version, samples, loss_sum, .. } = tail;
-        let gradient =
-            Gradient { sum: Arc::unwrap_or_clone(payload).into_vector(), loss_sum, samples };
+        let Tail { version, samples, loss_sum, weight, .. } = tail;
+        let sum = Arc::unwrap_or_clone(payload).into_vector();
+        let gradient = Gradient { sum, loss_sum, samples, weight };
         let center: &mut Vector = Arc::make_mut(&mut self.center);
         let optimizer = Arc::make_mut(&mut self.optimizer);
         plan.optimizer.descend(center, optimizer, &gradient, rate, &plan.layout);
@@ -220,9 +220,17 @@ impl Server {
         Arc::make_mut(&mut self.done).add(&spans);
         let (who, version, spans_len) = (self.port.worker, self.version, spans.len());
         let (round, result, done) = (None, None, Word::Done { spans: spans.clone() });
-        let applied =
-            Record::Applied { who, version, spans, loss_sum, staleness, rate, round, result };
-        self.port.record(applied);
+        self.port.record(Record::Applied {
+            who,
+            version,
+            spans,
+            loss_sum,
+            weight,
+            staleness,
+            rate,
+            round,
+            result,
+        });
         self.port.tell(done);
         self.publish();
         let (samples, per_epoch) = (self.done.len(), self.plan.samples_per_epoch.max(1));

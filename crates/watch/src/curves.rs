@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use paceline_runtime::journal::weight_of;
 use paceline_runtime::{Line, Reader, Record, SampleTally};
 
 pub use crate::series::Point;
@@ -92,10 +93,14 @@ impl Reader for Curves {
                 self.loss = Series::new(self.bin_width());
                 self.rate = Series::new(self.bin_width());
             }
-            Record::Applied { spans, loss_sum, rate, .. } if new > 0 => {
-                let loss = self.point(line, samples, loss_sum / spans.len() as f64);
+            Record::Applied { spans, loss_sum, weight, rate, .. } if new > 0 => {
+                let weight = weight_of(spans.len(), *weight);
                 let rate = self.point(line, samples, f64::from(*rate));
-                self.loss.add(samples - new, loss, new as f64);
+                // Samples that are all masked have no mean loss.
+                if weight != 0.0 {
+                    let loss = self.point(line, samples, loss_sum / weight);
+                    self.loss.add(samples - new, loss, weight / spans.len() as f64 * new as f64);
+                }
                 self.rate.add(samples - new, rate, new as f64);
             }
             Record::Scored { samples, accuracy, loss } => {
@@ -156,6 +161,7 @@ mod tests {
             version: 1,
             spans: Spans::one(from, to),
             loss_sum: loss * (to - from) as f64,
+            weight: None,
             staleness: 0,
             rate: 0.5,
             round: None,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use paceline_runtime::journal::weight_of;
 use paceline_runtime::{Line, Record, SampleTally};
 
 const INTERVALS_PER_EPOCH: u64 = 20;
@@ -14,7 +15,7 @@ const INTERVALS_MAX: u64 = 10_000;
 pub(crate) struct Interval {
     /// Samples applied since the start of the run.
     pub samples: u64,
-    /// The mean training loss per sample.
+    /// The mean training loss per sample, or per unit of weight.
     pub loss: f64,
     pub rate: f64,
     pub samples_per_second: f64,
@@ -42,6 +43,7 @@ struct Current {
     start: Duration,
     samples: u64,
     loss_sum: f64,
+    weight: f64,
     compute: Duration,
 }
 
@@ -65,9 +67,11 @@ impl Intervals {
             | Record::Sent { bytes, .. } => {
                 self.bytes_total = self.bytes_total.saturating_add(bytes.saturating_mul(times));
             }
-            Record::Applied { spans, loss_sum, rate, .. } if new > 0 => {
+            Record::Applied { spans, loss_sum, weight, rate, .. } if new > 0 => {
+                let count = spans.len() as f64;
                 self.current.samples += new;
-                self.current.loss_sum += loss_sum / spans.len() as f64 * new as f64;
+                self.current.loss_sum += loss_sum / count * new as f64;
+                self.current.weight += weight_of(spans.len(), *weight) / count * new as f64;
                 // Samples that are applied at the same instant belong to the same interval.
                 if self.current.samples >= self.width && line.at > self.current.start {
                     return Some(self.finish_interval(line.at, f64::from(*rate)));
@@ -89,7 +93,7 @@ impl Intervals {
         }
         Interval {
             samples: self.tally.samples(),
-            loss: ended.loss_sum / ended.samples as f64,
+            loss: ended.loss_sum / ended.weight,
             rate,
             samples_per_second: ended.samples as f64 / seconds,
             // A gradient counts in the interval in which it ends, also if it started before.

@@ -220,6 +220,7 @@ mod tests {
                         version,
                         spans,
                         loss_sum,
+                        weight: None,
                         staleness,
                         rate,
                         round: None,

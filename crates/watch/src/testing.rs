@@ -38,6 +38,7 @@ pub fn two_workers(rounds: u64) -> Vec<Line> {
                 version,
                 spans,
                 loss_sum,
+                weight: None,
                 staleness,
                 rate,
                 round: None,

@@ -95,7 +95,8 @@ fn computed(output: ClusterOutput) -> Option<(Duration, Duration)> {
 /// The time of one update, which makes a new replica from the old one.
 pub fn updates(prepared: &Prepared, budget: Duration) -> Spread {
     let plan = &prepared.plan;
-    let gradient = Gradient { sum: vec![1e-3; plan.initial.len()], loss_sum: 1.0, samples: 1 };
+    let sum = vec![1e-3; plan.initial.len()];
+    let gradient = Gradient { samples: 1, loss_sum: 1.0, sum, ..Gradient::default() };
     let (mut params, mut state) = ((*plan.initial).clone(), OptimizerState::default());
     let update = || {
         let since = Instant::now();
@@ -134,7 +135,7 @@ fn sums(prepared: &Prepared, members: u32, lengths: &[usize], turns: usize) -> V
     let member = |id: WorkerId| {
         let mut probe = Probe::new(&hub, id);
         let round = |number: usize| {
-            let payload = Payload::Dense(vec![1e-3; lengths[number % lengths.len()]]);
+            let payload = Payload::dense(vec![1e-3; lengths[number % lengths.len()]]);
             std::thread::sleep(PAUSE);
             probe.exchange(
                 &view,

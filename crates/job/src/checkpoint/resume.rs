@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paceline_runtime::Snapshot;
+use paceline_runtime::private::RESIDUAL;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -127,7 +128,10 @@ fn check(
             samples_wanted: plan.samples_per_epoch,
         }));
     }
-    let fits = |vector: &[f32]| vector.len() == wants || vector.len() == size;
+    let fits = |name: &str, vector: &[f32]| match name {
+        RESIDUAL => vector.len() == learned,
+        _ => vector.len() == wants || vector.len() == size,
+    };
     let parts = || snapshot.workers.values();
     let replicas = parts().map(|part| &part.shared.params);
     let centers = snapshot.center.iter().map(|center| &center.params);
@@ -137,7 +141,7 @@ fn check(
     let mut memory = parts().flat_map(|part| part.shared.strategy.vectors.values());
     if !replicas.chain(centers).all(|vector| vector.len() == wants)
         || !optimizers.flat_map(|state| &state.slots).all(|slot| slot.len() == learned)
-        || !private.all(|(_, vector)| vector.is_empty() || fits(vector))
+        || !private.all(|(name, vector)| vector.is_empty() || fits(name, vector))
         || !memory.all(|vector| vector.is_empty() || vector.len() == learned)
     {
         return Err(other(Mismatch::VectorLength));

@@ -62,10 +62,6 @@ pub enum JobError {
         "{workers} workers x batch {batch} is more than the job's {samples} samples: lower the batch or give more epochs"
     )]
     TooFewSamples { workers: u32, batch: u64, samples: u64 },
-    #[error(
-        "a lossy codec would corrupt the statistics of batch norm: choose a model with group norm (without -bn), or codec dense"
-    )]
-    LossyBatchNorm,
     #[error("checkpoints: name a folder for them")]
     NoCheckpointFolder,
     #[error("checkpoints every {0} minutes: give a number above zero, below a million")]

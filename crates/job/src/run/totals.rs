@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::recovery::Recoveries;
 use crate::error::RunError;
+use paceline_runtime::journal::weight_of;
 use paceline_runtime::{Line, Reader, Record, SampleTally, WorkerId};
 
 /// The totals of a run so far.
@@ -100,10 +101,11 @@ impl Reader for RunTotals {
             Record::Waited { whom, since, who } if whom != who => {
                 *self.waited_for.entry(*whom).or_default() += line.at.saturating_sub(*since);
             }
-            Record::Applied { spans, loss_sum, staleness, .. } => {
+            Record::Applied { spans, loss_sum, weight, staleness, .. } => {
                 self.staleness_max = self.staleness_max.max(*staleness);
                 if samples_new > 0 {
-                    self.curve.add(line.at, spans.len(), *loss_sum);
+                    let weight = weight_of(spans.len(), *weight);
+                    self.curve.add(line.at, spans.len(), *loss_sum, weight);
                 }
             }
             Record::Committed { round, .. } => {
@@ -206,6 +208,7 @@ pub struct Curve {
     per_cell: u64,
     samples: u64,
     loss_sum: f64,
+    weight: f64,
     recent: VecDeque<f64>,
     /// Time and smoothed loss.
     pub points: Vec<(Duration, f64)>,
@@ -220,19 +223,21 @@ impl Curve {
         Curve { per_cell: (samples_per_epoch / CELLS_PER_EPOCH).max(1), ..Curve::default() }
     }
 
-    fn add(&mut self, at: Duration, samples: u64, loss_sum: f64) {
+    fn add(&mut self, at: Duration, samples: u64, loss_sum: f64, weight: f64) {
         self.samples += samples;
         self.loss_sum += loss_sum;
-        if self.samples < self.per_cell {
+        self.weight += weight;
+        // Samples that are all masked have no mean loss.
+        if self.samples < self.per_cell || self.weight == 0.0 {
             return;
         }
-        self.recent.push_back(self.loss_sum / self.samples as f64);
+        self.recent.push_back(self.loss_sum / self.weight);
         if self.recent.len() > SMOOTHED {
             self.recent.pop_front();
         }
         let smoothed = self.recent.iter().sum::<f64>() / self.recent.len() as f64;
         self.points.push((at, smoothed));
-        (self.samples, self.loss_sum) = (0, 0.0);
+        (self.samples, self.loss_sum, self.weight) = (0, 0.0, 0.0);
     }
 
     pub fn last(&self) -> Option<f64> {

@@ -17,6 +17,11 @@ pub enum CodecError {
 #[non_exhaustive]
 pub enum PayloadError {
     #[error(
+        "a payload has {length} values, {buffers} of them buffers behind the encoded ones, and a replica of this job {expected} \
+         with {buffers_expected} buffers: do all workers run the same job?"
+    )]
+    Length { length: usize, buffers: usize, expected: usize, buffers_expected: usize },
+    #[error(
         "a quantized payload does not fit together ({length} values of {bits} bits in buckets of {bucket}, but {norms} norms \
          and {levels} bytes of levels): does its sender run the same version?"
     )]

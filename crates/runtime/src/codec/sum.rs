@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use paceline_learn::{Dice, Vector};
 
-use super::{Payload, half, quantize};
+use super::{Encoded, Payload, half, quantize};
 
 /// A sum over members that is computed while their parts arrive.
 ///
 /// Parts are added in rank order, whatever order they arrive in, so the bits do not depend on which one was
 /// first. A part is added, and dropped, as soon as all parts of lower rank are: a simulated cluster of a
 /// thousand equal workers holds two gradients, not a thousand. Half and quantized sums are then encoded again
-/// in one chunk per member that had something to add. A sum over one member adds no rounding.
+/// in one chunk per member that had something to add, without the buffers behind them. A sum over one member adds no
+/// rounding.
 #[derive(Debug)]
 pub struct Adding {
     /// By rank: parts that wait for one of lower rank.
@@ -21,10 +22,17 @@ pub struct Adding {
     passed: usize,
     /// How many of them had something to add.
     parts: usize,
-    total: Option<(Kind, Vector)>,
+    total: Option<(Form, Vector)>,
 }
 
-/// How the parts of a sum are encoded, all alike.
+/// How the parts of a sum are encoded, all alike, and how many values of each are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Form {
+    kind: Kind,
+    learned: usize,
+    buffers: usize,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Dense,
@@ -55,16 +63,16 @@ impl Adding {
             let first = ready.next();
             self.total = first.map(|first| {
                 // Copied if its member keeps it, to enter again should another member be lost.
-                (Kind::of(&first), Arc::unwrap_or_clone(first).into_vector())
+                (Form::of(&first), Arc::unwrap_or_clone(first).into_vector())
             });
         }
         self.add(ready.as_slice());
     }
 
     fn add(&mut self, parts: &[Arc<Payload>]) {
-        let Some((kind, total)) = &mut self.total else { return };
+        let Some((form, total)) = &mut self.total else { return };
         assert!(
-            parts.iter().all(|part| Kind::of(part) == *kind && part.len() == total.len()),
+            parts.iter().all(|part| Form::of(part) == *form),
             "all parts of a sum have the same codec and length"
         );
         for (i, into) in total.chunks_mut(BLOCK).enumerate() {
@@ -75,28 +83,29 @@ impl Adding {
     /// The sum, once all members have entered; empty if no member had anything to add.
     pub fn finish(self, dice: &mut Dice) -> Vector {
         assert_eq!(self.passed, self.waiting.len(), "a sum ends when all have entered");
-        let Some((kind, mut total)) = self.total else { return Vector::new() };
+        let Some((form, mut total)) = self.total else { return Vector::new() };
         // Each chunk has its own dice, so that a member can encode it without the others.
         let key = dice.draw();
         let n = self.parts;
         if n > 1 {
             for j in 0..n {
-                let range = chunk(total.len(), n, j);
-                round_again(kind, &mut total[range], &mut Dice::keyed(&[key, j as u64]));
+                let range = chunk(form.learned, n, j);
+                round_again(form.kind, &mut total[range], &mut Dice::keyed(&[key, j as u64]));
             }
         }
         total
     }
 }
 
-impl Kind {
-    fn of(payload: &Payload) -> Kind {
-        match *payload {
-            Payload::Dense(_) => Kind::Dense,
-            Payload::Half(_) => Kind::Half,
-            Payload::Quantized { bits, bucket, .. } => Kind::Quantized { bits, bucket },
-            Payload::Sparse { .. } => Kind::Sparse,
-        }
+impl Form {
+    fn of(payload: &Payload) -> Form {
+        let kind = match payload.learned {
+            Encoded::Dense(_) => Kind::Dense,
+            Encoded::Half(_) => Kind::Half,
+            Encoded::Quantized { bits, bucket, .. } => Kind::Quantized { bits, bucket },
+            Encoded::Sparse { .. } => Kind::Sparse,
+        };
+        Form { kind, learned: payload.learned.len(), buffers: payload.buffers.len() }
     }
 }
 

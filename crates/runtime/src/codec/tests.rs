@@ -24,7 +24,7 @@ fn noise(seed: u64, length: usize) -> Vector {
 }
 
 fn encode(codec: Codec, vector: &[f32], seed: u64) -> Payload {
-    codec.encode(vector.to_vec(), &mut Vector::new(), &mut Dice::keyed(&[seed]))
+    codec.encode(vector.to_vec(), vector.len(), &mut Vector::new(), &mut Dice::keyed(&[seed]))
 }
 
 fn bits_of(vector: &[f32]) -> Vec<u32> {
@@ -196,7 +196,7 @@ fn dense_moves_the_vector_and_keeps_its_bits() {
     let vector = vec![-0.0, f32::NAN, f32::MIN_POSITIVE / 2.0, f32::INFINITY];
     let (bits, address) = (bits_of(&vector), vector.as_ptr());
 
-    let payload = Codec::Dense.encode(vector, &mut Vector::new(), &mut Dice::keyed(&[0]));
+    let payload = Codec::Dense.encode(vector, 4, &mut Vector::new(), &mut Dice::keyed(&[0]));
 
     assert_eq!(bits_of(&payload.decode()), bits);
     let back = payload.into_vector();
@@ -262,7 +262,7 @@ fn top_k_sends_everything_in_time() {
         // Small integers, so that sums are exact in any order.
         let vector: Vector = (0..length).map(|_| dice.below(201) as f32 - 100.0).collect();
         add(&mut given, &vector);
-        codec.encode(vector, &mut residual, &mut dice).add_to(&mut sent);
+        codec.encode(vector, length, &mut residual, &mut dice).add_to(&mut sent);
 
         let both: Vector = sent.iter().zip(&residual).map(|(sent, kept)| sent + kept).collect();
         assert_eq!(both, given);
@@ -270,7 +270,7 @@ fn top_k_sends_everything_in_time() {
 
     // With nothing new to send, ten more rounds of five values empty the residual.
     for _ in 0..10 {
-        codec.encode(vec![0.0; length], &mut residual, &mut dice).add_to(&mut sent);
+        codec.encode(vec![0.0; length], length, &mut residual, &mut dice).add_to(&mut sent);
     }
     assert_eq!(sent, given);
     assert_eq!(residual, vec![0.0; length]);
@@ -282,10 +282,10 @@ fn top_k_takes_the_largest_and_of_equals_the_first() {
     let vector = vec![1.0, -3.0, 2.0, -2.0, 2.0, 0.5];
 
     let payload =
-        Codec::TopK { fraction: 0.5 }.encode(vector, &mut residual, &mut Dice::keyed(&[0]));
+        Codec::TopK { fraction: 0.5 }.encode(vector, 6, &mut residual, &mut Dice::keyed(&[0]));
 
     let values = vec![-3.0, 2.0, -2.0];
-    assert_eq!(payload, Payload::Sparse { length: 6, indices: vec![1, 2, 3], values });
+    assert_eq!(payload.learned, Encoded::Sparse { length: 6, indices: vec![1, 2, 3], values });
     assert_eq!(residual, [1.0, 0.0, 0.0, 0.0, 2.0, 0.5]);
 }
 
@@ -293,7 +293,7 @@ fn top_k_takes_the_largest_and_of_equals_the_first() {
 fn only_top_k_touches_the_residual() {
     for codec in CODECS {
         let mut residual = vec![7.0; 3];
-        codec.encode(vec![1.0; 3], &mut residual, &mut Dice::keyed(&[0]));
+        codec.encode(vec![1.0; 3], 3, &mut residual, &mut Dice::keyed(&[0]));
         assert_eq!(residual == [7.0; 3], !matches!(codec, Codec::TopK { .. }), "{codec:?}");
     }
 }
@@ -403,7 +403,10 @@ fn levels_are_packed_lowest_bits_first() {
     let payload = encode(Codec::Qsgd { bits: 3, bucket: 1 }, &[1.0, -2.0, 4.0], 0);
 
     let (norms, levels) = (vec![1.0, 2.0, 4.0], vec![0b1111_1011, 0b0]);
-    assert_eq!(payload, Payload::Quantized { bits: 3, bucket: 1, length: 3, norms, levels });
+    assert_eq!(
+        payload.learned,
+        Encoded::Quantized { bits: 3, bucket: 1, length: 3, norms, levels }
+    );
 }
 
 #[test]
@@ -447,14 +450,14 @@ fn a_job_names_its_codec() {
 
 #[test]
 fn payloads_of_strangers_are_checked() {
-    let quantized = |bits, bucket, length, norms: usize, bytes: usize| Payload::Quantized {
+    let quantized = |bits, bucket, length, norms: usize, bytes: usize| Encoded::Quantized {
         bits,
         bucket,
         length,
         norms: vec![1.0; norms],
         levels: vec![0; bytes],
     };
-    let sparse = |length, indices: &[u32], values: usize| Payload::Sparse {
+    let sparse = |length, indices: &[u32], values: usize| Encoded::Sparse {
         length,
         indices: indices.to_vec(),
         values: vec![1.0; values],
@@ -477,8 +480,30 @@ fn payloads_of_strangers_are_checked() {
         sparse(3, &[1, 1], 2),
         sparse(3, &[1], 2),
     ];
-    good.iter().for_each(|payload| assert_eq!(payload.check(), Ok(()), "{payload:?}"));
-    bad.iter().for_each(|payload| assert!(payload.check().is_err(), "{payload:?}"));
+    good.iter().for_each(|encoded| assert_eq!(encoded.check(), Ok(()), "{encoded:?}"));
+    bad.iter().for_each(|encoded| assert!(encoded.check().is_err(), "{encoded:?}"));
+}
+
+#[test]
+fn a_received_payload_has_the_lengths_of_the_job() {
+    for codec in CODECS {
+        let part = |length, params| {
+            codec.encode(noise(1, length), params, &mut Vector::new(), &mut Dice::keyed(&[0]))
+        };
+
+        assert_eq!(part(9, 7).check(7, 2), Ok(()), "{codec:?}");
+        assert_eq!(part(0, 0).check(7, 2), Ok(()), "a member may have nothing to add");
+        let wrong = [part(8, 6), part(8, 7), part(10, 7), part(2, 0), part(7, 7)];
+        for payload in wrong {
+            let error = payload.check(7, 2).expect_err("its lengths are others");
+            assert!(error.to_string().contains("a replica of this job 9 with 2"), "{error}");
+        }
+    }
+    let endless = Encoded::Sparse { length: u32::MAX, indices: vec![], values: vec![] };
+    let endless = Payload { learned: endless, buffers: vec![] };
+    assert!(endless.check(7, 2).is_err(), "it is refused before memory is reserved for it");
+    let torn = Encoded::Sparse { length: 7, indices: vec![1], values: vec![] };
+    assert!(Payload { learned: torn, buffers: vec![1.0; 2] }.check(7, 2).is_err());
 }
 
 proptest! {
@@ -497,9 +522,61 @@ proptest! {
             [Codec::Dense, Codec::Half, Codec::Qsgd { bits, bucket }, Codec::TopK { fraction }];
         for codec in codecs {
             let part = encode(codec, &vector, 15);
-            prop_assert_eq!(part.check(), Ok(()));
+            prop_assert_eq!(part.check(vector.len(), 0), Ok(()));
             prop_assert_eq!(part.bytes(), encoded_bytes(&codec, vector.len()));
             prop_assert_eq!(sum_of(&vec![part; n]).len(), vector.len());
+        }
+    }
+
+    /// Buffers behind the learned values change nothing about these, and are themselves summed as plain floats.
+    #[test]
+    fn learned_values_and_buffers_are_summed_as_if_alone(
+        params in 1usize..6000,
+        // Also more than are added at a time.
+        buffers in prop_oneof![0usize..60, 4000usize..9000],
+        bits in 2u8..=8,
+        bucket in 1usize..600,
+        fraction in 0.001f64..=1.0,
+        n in 1usize..5,
+        idle in 0usize..5,
+    ) {
+        let codecs =
+            [Codec::Dense, Codec::Half, Codec::Qsgd { bits, bucket }, Codec::TopK { fraction }];
+        for codec in codecs {
+            let (mut whole, mut learned, mut plain) = (vec![], vec![], vec![]);
+            for rank in 0..n {
+                let seed = rank as u64;
+                let (values, statistics) = (noise(seed, params), noise(seed + 100, buffers));
+                let (values, both) = match rank == idle {
+                    true => (vec![], vec![]),
+                    false => (values.clone(), [values, statistics.clone()].concat()),
+                };
+                let statistics = if rank == idle { vec![] } else { statistics };
+                // Error feedback concerns what is learned only.
+                let waiting = noise(seed + 200, params);
+                let mut residuals = [waiting.clone(), waiting];
+                if values.is_empty() {
+                    residuals = [vec![], vec![]];
+                }
+                let dice = || Dice::keyed(&[seed]);
+                let together = codec.encode(both.clone(), params, &mut residuals[0], &mut dice());
+                let alone = codec.encode(values, params, &mut residuals[1], &mut dice());
+
+                prop_assert_eq!(&residuals[0], &residuals[1]);
+                prop_assert_eq!(together.bytes(), alone.bytes() + 4 * statistics.len() as u64);
+                prop_assert_eq!(together.len(), both.len());
+                prop_assert_eq!(together.check(params, buffers), Ok(()));
+                let expected = [alone.decode(), statistics.clone()].concat();
+                prop_assert_eq!(bits_of(&together.decode()), bits_of(&expected));
+                prop_assert_eq!(bits_of(&together.clone().into_vector()), bits_of(&expected));
+                whole.push(together);
+                learned.push(alone);
+                plain.push(Payload::dense(statistics));
+            }
+            let expected = [sum_of(&learned), sum_of(&plain)].concat();
+            prop_assert_eq!(bits_of(&sum_of(&whole)), bits_of(&expected));
+            let late = sum(&whole, (0..n).rev(), &mut Dice::keyed(&[99]));
+            prop_assert_eq!(bits_of(&late), bits_of(&expected));
         }
     }
 }

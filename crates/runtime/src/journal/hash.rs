@@ -75,11 +75,13 @@ impl JournalHash {
                 self.worker(*whom);
                 self.time(*since);
             }
-            Record::Applied { who, version, spans, loss_sum, staleness, rate, .. } => {
+            Record::Applied { who, version, spans, loss_sum, weight, staleness, rate, .. } => {
                 self.worker(*who);
                 self.number(*version);
                 self.spans(spans);
                 self.numbers(&[loss_sum.to_bits(), *staleness, u64::from(rate.to_bits())]);
+                // Only where it is not the number of samples, so that other journals keep their hashes.
+                weight.iter().for_each(|weight| self.number(weight.to_bits()));
             }
             // The fingerprint is computed on demand only.
             Record::Committed { who, round, .. } => {

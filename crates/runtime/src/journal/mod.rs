@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::ids::WorkerId;
 use crate::spans::Spans;
 
+pub use paceline_learn::gradient::weight_of;
+
 pub use hash::{JournalHash, checksum, digest, fingerprint};
 pub use tally::{SampleTally, Tally};
 
@@ -134,6 +136,9 @@ pub enum Record {
         spans: Spans,
         #[serde(deserialize_with = "number")]
         loss_sum: f64,
+        /// What the loss is divided by, if it is not the number of samples.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        weight: Option<f64>,
         staleness: u64,
         rate: f32,
         /// `None` if a server applied them, and in journals of older versions.

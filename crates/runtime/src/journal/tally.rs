@@ -370,7 +370,17 @@ mod tests {
     fn applied(who: u32, version: u64, from: u64, to: u64) -> Record {
         let (who, spans) = (WorkerId(who), Spans::one(from, to));
         let (loss_sum, staleness, rate, round, result) = (1.0, 0, 0.1, None, None);
-        Record::Applied { who, version, spans, loss_sum, staleness, rate, round, result }
+        Record::Applied {
+            who,
+            version,
+            spans,
+            loss_sum,
+            weight: None,
+            staleness,
+            rate,
+            round,
+            result,
+        }
     }
 
     fn computed(who: u32, samples: u64) -> Record {
@@ -387,7 +397,17 @@ mod tests {
         let (who, spans, name) = (WorkerId(0), Spans::one(from, to), ResultName { exchange, view });
         let (version, loss_sum, staleness, rate, round) = (exchange, 1.0, 0, 0.1, None);
         let result = Some(name);
-        Record::Applied { who, version, spans, loss_sum, staleness, rate, round, result }
+        Record::Applied {
+            who,
+            version,
+            spans,
+            loss_sum,
+            weight: None,
+            staleness,
+            rate,
+            round,
+            result,
+        }
     }
 
     fn tally(records: impl IntoIterator<Item = Record>) -> SampleTally {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paceline_learn::{OptimizerState, Vector};
 use serde::{Deserialize, Serialize};
 
-use super::{FrameError, Framed, HEADER_BYTES, Memory, Sum, TAIL_BYTES, Tail};
+use super::{FrameError, Framed, HEADER_BYTES, Memory, Sum, Tail};
 use crate::agreed::Agreed;
 use crate::codec::Payload;
 use crate::spans::Spans;
@@ -185,8 +185,8 @@ impl Letter {
                 Letter::Center { params, done, left_out, .. } => {
                     4 * params.len() as u64 + bytes_of_spans(done) + 16 * *left_out as u64
                 }
-                Letter::Gradient { payload, spans, .. } => {
-                    payload.bytes() + TAIL_BYTES + bytes_of_spans(spans)
+                Letter::Gradient { payload, tail, spans } => {
+                    payload.bytes() + tail.bytes() + bytes_of_spans(spans)
                 }
                 Letter::Idle | Letter::Newcomer => 0,
                 Letter::Handover { center } => center.bytes(),
@@ -196,7 +196,7 @@ impl Letter {
 }
 
 fn nothing() -> Arc<Payload> {
-    Arc::new(Payload::Dense(Vector::new()))
+    Arc::new(Payload::dense(Vector::new()))
 }
 
 fn bytes_of_spans(spans: &Spans) -> u64 {
@@ -373,6 +373,32 @@ mod tests {
             assert_eq!(received, letter);
             assert!(!head.contains("7.0") && !head.contains("2.0"), "no vector in {head}");
         }
+    }
+
+    /// A weight that is the number of samples takes no byte, and older heads, which have none, can be read.
+    #[test]
+    fn a_tail_has_a_weight_only_if_it_needs_one() {
+        let plain = Tail { samples: 3, extra: Extra::Value(0.5), ..Tail::default() };
+        let weighted = Tail { weight: Some(0.1), ..plain.clone() };
+        let head = |tail: &Tail| serde_json::to_string(tail).expect("tails are plain data");
+
+        assert!(!head(&plain).contains("weight"));
+        for tail in [&plain, &weighted] {
+            assert_eq!(&serde_json::from_str::<Tail>(&head(tail)).expect("just written"), tail);
+        }
+        assert_eq!((plain.bytes(), weighted.bytes()), (65, 73));
+        let sum = |tail: &Tail| Sum::new(7, Arc::default(), vec![2.5], vec![tail.clone()]);
+        assert_eq!(sum(&plain).bytes() + 8, sum(&weighted).bytes());
+        assert_eq!(
+            (sum(&plain).gradient.weight, sum(&weighted).gradient.weight),
+            (None, Some(0.1))
+        );
+        let view = |tail: &Tail| {
+            let members = vec![crate::ids::WorkerId(0)];
+            let view = Arc::new(crate::view::View { members, ..Default::default() });
+            Sum::new(7, view, vec![2.5], vec![tail.clone()]).digest()
+        };
+        assert_ne!(view(&plain), view(&weighted), "members agree on weights");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::Payload;
+use crate::codec::{Encoded, Payload};
 
 pub use letter::{Extent, Letter, Mailbox, Message, Published, SharedState, Shelf};
 pub use memory::Memory;
@@ -20,10 +20,12 @@ pub use sum::Sum;
 
 /// What precedes every message: sender, view, exchange, part, length, checksum.
 pub const HEADER_BYTES: u64 = 48;
-/// A [`Tail`] on the wire; its flag is a byte.
+/// A [`Tail`] on the wire, without a weight; its flag is a byte, which also says whether a weight follows.
 pub const TAIL_BYTES: u64 = 65;
 /// A [`Standing`] on the wire.
 const STANDING_BYTES: u64 = 17;
+/// The weight of a [`Tail`] that has one.
+const WEIGHT_BYTES: u64 = 8;
 
 /// Exact numbers that every member adds to an exchange; they are never encoded by a codec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +35,9 @@ pub struct Tail {
     pub plan: u64,
     pub samples: u64,
     pub loss_sum: f64,
+    /// What sums over these samples are divided by, if it is not their number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
     /// How many updates the replica had seen when the gradient was computed.
     pub version: u64,
     /// Time spent computing since the last exchange, without any waiting.
@@ -48,6 +53,13 @@ pub struct Tail {
     /// A hash of everything that the members must agree on; 0 if this member did not compute it this time.
     #[serde(default)]
     pub digest: u64,
+}
+
+impl Tail {
+    /// Size on the wire. A weight that is the number of samples is not sent.
+    pub fn bytes(&self) -> u64 {
+        TAIL_BYTES + self.weight.map_or(0, |_| WEIGHT_BYTES)
+    }
 }
 
 fn number_or_flag<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
@@ -128,18 +140,22 @@ pub struct Steps {
 }
 
 impl Entry {
-    /// A ring: reduce-scatter then all-gather for sums; sparse payloads and standings are only gathered.
+    /// A ring: reduce-scatter then all-gather for sums; sparse payloads, with their buffers, and standings are only gathered.
     pub fn steps(&self, members: usize) -> Steps {
         let n = members as u64;
         match self {
-            Entry::Sum { payload, .. } if matches!(**payload, Payload::Sparse { .. }) => Steps {
-                count: members as u32 - 1,
-                bytes: payload.bytes() + HEADER_BYTES + TAIL_BYTES,
-            },
-            Entry::Sum { payload, .. } => Steps {
-                count: 2 * (members as u32 - 1),
-                bytes: payload.bytes().div_ceil(n) + HEADER_BYTES + TAIL_BYTES,
-            },
+            Entry::Sum { payload, tail } => {
+                let exact = HEADER_BYTES + tail.bytes();
+                match payload.learned {
+                    Encoded::Sparse { .. } => {
+                        Steps { count: members as u32 - 1, bytes: payload.bytes() + exact }
+                    }
+                    _ => Steps {
+                        count: 2 * (members as u32 - 1),
+                        bytes: payload.bytes().div_ceil(n) + exact,
+                    },
+                }
+            }
             Entry::Gather { .. } => {
                 Steps { count: members as u32 - 1, bytes: HEADER_BYTES + STANDING_BYTES }
             }

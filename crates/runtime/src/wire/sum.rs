@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use paceline_learn::gradient::joint_weight;
 use paceline_learn::{Gradient, Vector, mix};
 use serde::{Deserialize, Serialize};
 
-use super::{FrameError, Framed, TAIL_BYTES, Tail};
+use super::{FrameError, Framed, Tail};
 use crate::ids::WorkerId;
 use crate::journal::checksum;
 use crate::view::View;
@@ -73,8 +74,12 @@ impl Sum {
 
     fn set_vector(&mut self, vector: Vector) {
         let loss_sum = self.tails.iter().map(|tail| tail.loss_sum).sum();
-        let samples = self.tails.iter().map(|tail| tail.samples).sum();
-        self.gradient = Gradient { sum: vector, loss_sum, samples };
+        let none = (0, None);
+        let (samples, weight) = self.tails.iter().fold(none, |(samples, weight), tail| {
+            let weight = joint_weight((samples, weight), (tail.samples, tail.weight));
+            (samples + tail.samples, weight)
+        });
+        self.gradient = Gradient { sum: vector, loss_sum, samples, weight };
     }
 
     fn gist(&self) -> &Gist {
@@ -128,12 +133,13 @@ impl Sum {
     pub fn digest(&self) -> u64 {
         *self.digest.get_or_init(|| {
             let parts = self.contributions().flat_map(|(who, tail)| {
-                [
+                let always = [
                     u64::from(who.0),
                     tail.samples,
                     tail.loss_sum.to_bits(),
                     tail.extra.number().to_bits(),
-                ]
+                ];
+                always.into_iter().chain(tail.weight.map(f64::to_bits))
             });
             let start = checksum(&self.gradient.sum) ^ self.exchange;
             parts.fold(start, |hash, part| mix(hash ^ part))
@@ -160,7 +166,7 @@ impl Sum {
 
     /// Size on the wire, without a header.
     pub fn bytes(&self) -> u64 {
-        4 * self.gradient.sum.len() as u64 + TAIL_BYTES * self.tails.len() as u64
+        4 * self.gradient.sum.len() as u64 + self.tails.iter().map(Tail::bytes).sum::<u64>()
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_learn::gradient::weight_of;
 use paceline_learn::rescale::Parts;
 use paceline_learn::vector::{add, add_scaled, norm_squared, scale};
 use paceline_learn::{Rescale, Vector, mix};
@@ -40,11 +41,11 @@ impl Worker {
     pub fn start_sum(&mut self, mine: Option<Mine>) {
         let version = mine.as_ref().map_or(self.state.version, |mine| mine.version);
         let vector = mine.map(|mine| mine.gradient.sum).unwrap_or_default();
-        let samples = self.state.private.samples;
+        let weight = weight_of(self.state.private.samples, self.state.private.weight);
         let extra = match self.plan.rescale {
-            Rescale::Adascale if samples > 0 => Extra::GradientSquare(
-                norm_squared(self.learned(&vector)) / (samples as f64).powi(2),
-            ),
+            Rescale::Adascale if weight > 0.0 => {
+                Extra::GradientSquare(norm_squared(self.learned(&vector)) / weight.powi(2))
+            }
             _ => Extra::None,
         };
         let payload = self.encode(vector);
@@ -69,13 +70,13 @@ impl Worker {
             return Ok(None);
         }
         let (sum, spans) = self.take_result(Holds::Gradients).await?;
-        if self.plan.rescale == Rescale::Adascale && sum.gradient.samples > 0 {
+        if self.plan.rescale == Rescale::Adascale && sum.gradient.weight() > 0.0 {
             let n = sum.tails.len() as f64;
             self.state.agreed.rescaler.observe(&Parts {
                 members: sum.tails.len() as u64,
                 mean_of_squares: sum.tails.iter().map(|tail| tail.extra.number()).sum::<f64>() / n,
                 square_of_mean: norm_squared(self.learned(&sum.gradient.sum))
-                    / (sum.gradient.samples as f64).powi(2),
+                    / sum.gradient.weight().powi(2),
             });
         }
         let version = sum.version();
@@ -89,12 +90,13 @@ impl Worker {
 
     /// The weighted mean of the members' replicas. Samples that members learned from alone are thereby applied.
     ///
-    /// Lossy codecs encode the difference from the anchor, which all members have.
+    /// Lossy codecs encode the difference from the anchor, which all members have; buffers are sent as they are.
     pub async fn average(&mut self, weight: f64) -> Result<Average, Interrupt> {
         let lossy = self.plan.codec.is_lossy();
         let mut vector = (*self.state.params).clone();
         if lossy {
-            add_scaled(&mut vector, -1.0, &self.state.anchor);
+            let learned = self.learned(&vector).len();
+            add_scaled(&mut vector[..learned], -1.0, &self.state.anchor[..learned]);
         }
         if weight != 1.0 {
             scale(&mut vector, weight as f32);
@@ -113,8 +115,9 @@ impl Worker {
             Arc::new(mean)
         });
         let mean = if lossy {
-            let mut moved = (*self.state.anchor).clone();
-            add(&mut moved, mean);
+            let mut moved = (**mean).clone();
+            let learned = self.learned(&moved).len();
+            add(&mut moved[..learned], &self.state.anchor[..learned]);
             Arc::new(moved)
         } else {
             mean.clone()
@@ -124,7 +127,7 @@ impl Worker {
 
     /// The mean of a number over the members.
     pub async fn mean_of(&mut self, number: f64) -> Result<f64, Interrupt> {
-        let nothing = Payload::Dense(Vector::new());
+        let nothing = Payload::dense(Vector::new());
         self.start(nothing, self.state.version, Extra::Value(number));
         let (sum, _) = self.take_result(Holds::Numbers).await?;
         if let Some(replay) = &self.plan.replay
@@ -139,10 +142,10 @@ impl Worker {
         let mut dice = self.dice(ENCODING);
         if vector.is_empty() {
             // A member without samples sends an empty payload of the same kind as the others.
-            return self.plan.codec.encode(vector, &mut Vector::new(), &mut dice);
+            return self.plan.codec.encode(vector, 0, &mut Vector::new(), &mut dice);
         }
         let residual = Arc::make_mut(&mut self.state.private.residual);
-        self.plan.codec.encode(vector, residual, &mut dice)
+        self.plan.codec.encode(vector, self.plan.layout.params, residual, &mut dice)
     }
 
     /// Puts together what this worker contributes to the next exchange, and enters it. While members settle the input is
@@ -162,9 +165,11 @@ impl Worker {
             (plan, inbox.stop_ordered, inbox.save_ordered)
         });
         let loss_sum = std::mem::take(&mut self.state.private.loss_sum);
+        let weight = self.state.private.weight.take();
         self.state.private.samples = 0;
         let digest = mix(self.state.agreed.summary() ^ self.common.take().unwrap_or(0)).max(1);
-        let tail = Tail { plan, samples, loss_sum, version, compute, extra, stop, save, digest };
+        let tail =
+            Tail { plan, samples, loss_sum, weight, version, compute, extra, stop, save, digest };
         let number = self.state.agreed.exchanges + 1;
         let (who, view, exchange) = (self.id, self.view.number, number);
         if samples > 0 {
@@ -297,7 +302,8 @@ impl Worker {
         agreed.extend(sum.digest());
         if holds != Holds::Numbers && sum.is_first_taken() {
             let (who, round) = (self.id, Some(self.state.round));
-            let (loss_sum, rate) = (sum.gradient.loss_sum, self.rate());
+            let (loss_sum, weight) = (sum.gradient.loss_sum, sum.gradient.weight);
+            let rate = self.rate();
             // An average holds steps that its members have made already.
             let (version, staleness) = match holds {
                 Holds::Replicas => (self.state.version, 0),
@@ -313,6 +319,7 @@ impl Worker {
                 version,
                 spans,
                 loss_sum,
+                weight,
                 staleness,
                 rate,
                 round,

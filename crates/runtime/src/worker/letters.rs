@@ -60,9 +60,9 @@ impl Worker {
     /// gradient: it knows whether the samples are in the center already.
     pub async fn push(&mut self, mine: Mine) -> Result<Arc<Vector>, Interrupt> {
         let Mine { gradient, spans, version, .. } = mine;
-        let (samples, loss_sum) = (gradient.samples, gradient.loss_sum);
+        let (samples, loss_sum, weight) = (gradient.samples, gradient.loss_sum, gradient.weight);
         let payload = Arc::new(self.encode(gradient.sum));
-        let tail = Tail { version, samples, loss_sum, ..Tail::default() };
+        let tail = Tail { version, samples, loss_sum, weight, ..Tail::default() };
         loop {
             let (payload, tail, spans) = (payload.clone(), tail.clone(), spans.clone());
             match self.call_server(Letter::Gradient { payload, tail, spans: spans.clone() }).await {

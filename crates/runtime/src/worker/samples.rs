@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use paceline_learn::gradient::joint_weight;
 use paceline_learn::mix;
 
 use super::{Mine, Share, Total, Worker, steps};
@@ -53,6 +54,8 @@ impl Worker {
         let took = self.now() - since;
         let private = &mut self.state.private;
         private.compute += took;
+        private.weight =
+            joint_weight((private.samples, private.weight), (samples, gradient.weight));
         private.samples += samples;
         private.loss_sum += gradient.loss_sum;
         Some(Mine { gradient, spans, version: self.state.version, is_leased })
@@ -222,12 +225,21 @@ impl Worker {
         if mine.is_leased {
             // This is never undone, so journal and coordinator are told in the same step.
             let (who, version, spans) = (self.id, self.state.version, mine.spans.clone());
-            let (loss_sum, round) = (mine.gradient.loss_sum, Some(self.state.round));
+            let (loss_sum, weight) = (mine.gradient.loss_sum, mine.gradient.weight);
+            let round = Some(self.state.round);
             self.in_hand.subtract(&spans);
             let (done, result) = (Word::Done { spans: spans.clone() }, None);
-            let applied =
-                Record::Applied { who, version, spans, loss_sum, staleness, rate, round, result };
-            self.port.record(applied);
+            self.port.record(Record::Applied {
+                who,
+                version,
+                spans,
+                loss_sum,
+                weight,
+                staleness,
+                rate,
+                round,
+                result,
+            });
             self.port.tell(done);
         }
     }

@@ -100,6 +100,7 @@ mod tests {
             version: 1,
             spans: Spans::one(0, 1),
             loss_sum: 0.0,
+            weight: None,
             staleness: 0,
             rate: 0.1,
             round: None,
