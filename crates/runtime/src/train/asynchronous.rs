@@ -61,7 +61,7 @@ async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordinat
         }
         begin_round(worker, strategy.as_ref());
         let ended = strategy.round(worker).await;
-        worker.commit();
+        worker.commit().await;
         let samples = worker.samples_at_lease();
         match coordination {
             // The server knows the samples in its center better than any lease.
@@ -79,7 +79,7 @@ async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordinat
                 worker.port.send(worker.server(), Letter::Idle);
             }
             // The job is saved with the replica that is evaluated.
-            worker.publish();
+            worker.publish().await;
             hand_in(worker, strategy.as_ref(), collection::LAST).await;
             worker.port.tell(Word::Finished);
             wait_for_change(worker, worker.view.number, |_| true).await;
@@ -91,7 +91,7 @@ async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordinat
 /// Between rounds a replica holds exactly the samples that this worker has reported as applied.
 async fn hand_in(worker: &mut Worker, strategy: &dyn AnyStrategy, number: u64) {
     if worker.plan.saves.is_some() {
-        let shared = shared_state(worker, strategy);
+        let shared = shared_state(worker, strategy).await;
         let _ = worker.hand_in(number, None, shared).await;
     }
 }
@@ -130,8 +130,8 @@ async fn begin(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resu
             .await?;
         let started = worker.port.look(|inbox| inbox.start.clone().filter(|view| view.has(me)));
         if let Some(view) = started {
-            start(worker, strategy, view);
-            worker.publish();
+            start(worker, strategy, view).await;
+            worker.publish().await;
             return Ok(());
         }
         worker.follow_view();
@@ -139,7 +139,7 @@ async fn begin(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resu
             if centered { adopt_center(worker).await } else { adopt_replica(worker).await };
         let Some(adopted) = adopted else { continue };
         let (who, view) = (worker.id, worker.view.number);
-        worker.publish();
+        worker.publish().await;
         worker.port.record(Record::Settled { who, view, round: 0, adopted: Some(adopted) });
         worker.port.tell(Word::Settled { view, exchange: 0 });
         return Ok(());

@@ -33,7 +33,7 @@ pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) 
     let record = if is_put_out {
         Record::PutOut { who }
     } else if is_over && worker.view.has(who) {
-        let fingerprint = worker.port.fingerprint(&worker.state.params);
+        let fingerprint = worker.port.fingerprint(worker.params().await);
         Record::Finished { who, rounds, fingerprint }
     } else {
         Record::Left { who }
@@ -43,7 +43,7 @@ pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) 
 }
 
 /// Begins in a view in which all members do, from the initial state or from a snapshot.
-fn start(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, view: Arc<View>) {
+async fn start(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, view: Arc<View>) {
     worker.stand_in(view.clone());
     worker.agree_on(view);
     let saved = worker.port.look(|inbox| inbox.snapshot.clone());
@@ -58,15 +58,15 @@ fn start(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, view: Arc<Vie
         worker.state.version = snapshot.version();
     }
     // If nothing is left to do, these are the parameters that are evaluated.
-    worker.publish();
+    worker.publish().await;
 }
 
 /// What a newcomer would adopt from this worker.
-fn shared_state(worker: &Worker, strategy: &dyn AnyStrategy) -> SharedState {
+async fn shared_state(worker: &Worker, strategy: &dyn AnyStrategy) -> SharedState {
     SharedState {
         round: worker.state.round,
         version: worker.state.version,
-        params: worker.state.params.clone(),
+        params: worker.params().await.clone(),
         optimizer: worker.state.optimizer.clone(),
         strategy: strategy.save(),
         agreed: worker.state.agreed.clone(),

@@ -92,9 +92,9 @@ impl Worker {
     /// Lossy codecs encode the difference from the anchor, which all members have.
     pub async fn average(&mut self, weight: f64) -> Result<Average, Interrupt> {
         let lossy = self.plan.codec.is_lossy();
-        let mut vector = (*self.state.params).clone();
+        let mut vector = (**self.params().await).clone();
         if lossy {
-            add_scaled(&mut vector, -1.0, &self.state.anchor);
+            add_scaled(&mut vector, -1.0, self.anchor().await);
         }
         if weight != 1.0 {
             scale(&mut vector, weight as f32);
@@ -105,7 +105,7 @@ impl Worker {
         let weights: f64 = sum.tails.iter().map(|tail| tail.extra.number()).sum();
         if weights == 0.0 {
             // No contributor has learned anything: those that have were lost.
-            return Ok(Average { mean: self.state.anchor.clone(), sum });
+            return Ok(Average { mean: self.anchor().await.clone(), sum });
         }
         let mean = sum.mean.get_or_init(|| {
             let mut mean = sum.gradient.sum.clone();
@@ -113,7 +113,7 @@ impl Worker {
             Arc::new(mean)
         });
         let mean = if lossy {
-            let mut moved = (*self.state.anchor).clone();
+            let mut moved = (**self.anchor().await).clone();
             add(&mut moved, mean);
             Arc::new(moved)
         } else {

@@ -2,6 +2,7 @@
 
 mod exchanges;
 mod letters;
+mod replica;
 mod samples;
 mod settling;
 mod snapshots;
@@ -22,7 +23,7 @@ use crate::plan::Plan;
 use crate::private::PrivateState;
 use crate::spans::Spans;
 use crate::view::View;
-use crate::wire::{Memory, Published, Shelf};
+use crate::wire::{Memory, Shelf};
 
 /// Where the samples of a gradient come from.
 #[derive(Clone, Debug, PartialEq)]
@@ -212,23 +213,6 @@ impl Worker {
         &self.state.agreed.view.members
     }
 
-    pub fn params(&self) -> &Arc<Vector> {
-        &self.state.params
-    }
-
-    pub fn params_mut(&mut self) -> &mut Vector {
-        Arc::make_mut(&mut self.state.params)
-    }
-
-    pub fn set_params(&mut self, params: Arc<Vector>) {
-        self.state.params = params;
-    }
-
-    /// The replica as it was at the start of the round.
-    pub fn anchor(&self) -> &Arc<Vector> {
-        &self.state.anchor
-    }
-
     /// The learning rate now: base schedule x rescale factor.
     pub fn rate(&self) -> f32 {
         // A worker's own samples must not change its rate, so each step counts as all members' batches.
@@ -327,9 +311,12 @@ impl Worker {
         self.state.private.pending.is_some()
     }
 
-    pub(crate) fn commit(&mut self) {
+    pub(crate) async fn commit(&mut self) {
         self.state.round += 1;
-        let fingerprint = self.plan.fingerprints.then(|| self.port.fingerprint(&self.state.params));
+        let fingerprint = match self.plan.fingerprints {
+            true => Some(self.port.fingerprint(self.params().await)),
+            false => None,
+        };
         let (who, round) = (self.id, self.state.round);
         self.port.record(Record::Committed { who, round, fingerprint });
     }
@@ -352,13 +339,6 @@ impl Worker {
     /// Samples applied when the last lease was granted.
     pub(crate) fn samples_at_lease(&self) -> u64 {
         self.clock
-    }
-
-    /// Puts the replica where peers can read it.
-    pub fn publish(&self) {
-        let (params, optimizer) = (self.state.params.clone(), self.state.optimizer.clone());
-        let (reign, version, done) = (0, 0, Arc::default());
-        self.port.publish(Shelf::Replica, Published { params, optimizer, reign, version, done });
     }
 
     /// Stands in a view from now on; older ones are forgotten.

@@ -1,12 +1,9 @@
-//! Samples and gradients: where a worker's batches come from, and how they move its replica.
-
-use std::sync::Arc;
+//! Samples and gradients: where a worker's batches come from.
 
 use paceline_learn::mix;
 
-use super::{Mine, Share, Total, Worker, steps};
+use super::{Mine, Share, Worker, steps};
 use crate::coordination::{Lease, Word};
-use crate::edge::Replica;
 use crate::executor::Wanted;
 use crate::journal::Record;
 use crate::ledger::{Ledger, even_share};
@@ -174,49 +171,6 @@ impl Worker {
             .await;
         if let Some(Lease::Yours { spans, .. }) = leased {
             self.give_back(spans);
-        }
-    }
-
-    /// Steps along the mean gradient over the samples of all members.
-    pub fn descend(&mut self, total: &Total) {
-        let rate = self.rate();
-        if total.sum.gradient.samples > 0 {
-            let before = (self.state.params.clone(), self.state.optimizer.clone());
-            let plan = self.plan.clone();
-            let step = |(params, state): &Replica| -> Replica {
-                let gradient = &total.sum.gradient;
-                let (params, state) =
-                    plan.optimizer.descended(params, state, gradient, rate, &plan.layout);
-                (Arc::new(params), Arc::new(state))
-            };
-            let after = self.port.descend(before, &total.sum, rate, &step);
-            (self.state.params, self.state.optimizer) = after;
-        }
-        self.updates += 1;
-        self.state.version += 1;
-    }
-
-    /// Steps along this worker's own gradient, before any exchange. Leased samples are thereby applied;
-    /// others are when the replicas are averaged.
-    pub fn descend_alone(&mut self, mine: &Mine) {
-        let rate = self.rate();
-        let plan = self.plan.clone();
-        let params = Arc::make_mut(&mut self.state.params);
-        let optimizer = Arc::make_mut(&mut self.state.optimizer);
-        plan.optimizer.descend(params, optimizer, &mine.gradient, rate, &plan.layout);
-        let staleness = self.state.version - mine.version;
-        self.updates += 1;
-        self.state.version += 1;
-        if mine.is_leased {
-            // This is never undone, so journal and coordinator are told in the same step.
-            let (who, version, spans) = (self.id, self.state.version, mine.spans.clone());
-            let (loss_sum, round) = (mine.gradient.loss_sum, Some(self.state.round));
-            self.in_hand.subtract(&spans);
-            let (done, result) = (Word::Done { spans: spans.clone() }, None);
-            let applied =
-                Record::Applied { who, version, spans, loss_sum, staleness, rate, round, result };
-            self.port.record(applied);
-            self.port.tell(done);
         }
     }
 }
