@@ -149,7 +149,8 @@ async fn begin(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resu
 async fn adopt_center(worker: &mut Worker) -> Option<WorkerId> {
     let server = worker.server();
     let center = worker.call_server(Letter::Newcomer).await.ok()?;
-    (worker.state.params, worker.state.version) = (center.params, center.version);
+    worker.set_params(center.params).await;
+    worker.state.version = center.version;
     Some(server)
 }
 
@@ -161,7 +162,7 @@ async fn adopt_replica(worker: &mut Worker) -> Option<WorkerId> {
     let in_turn = members.members.iter().cycle().skip(first).take(n);
     for &member in in_turn.filter(|member| **member != worker.id) {
         if let Ok(value) = worker.port.read(member, Shelf::Replica, Extent::Whole).await {
-            (worker.state.params, worker.state.optimizer) = (value.params, value.optimizer);
+            worker.adopt(value.params, value.optimizer).await;
             worker.state.version = value.version;
             return Some(member);
         }

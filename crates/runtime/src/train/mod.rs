@@ -47,14 +47,16 @@ async fn start(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, view: A
     worker.stand_in(view.clone());
     worker.agree_on(view);
     let saved = worker.port.look(|inbox| inbox.snapshot.clone());
-    let Some(snapshot) = saved.or(worker.plan.resumed.clone()) else { return };
+    let Some(snapshot) = saved.or(worker.plan.resumed.clone()) else {
+        return worker.begin_with_initial().await;
+    };
     let first = snapshot.workers.values().next().expect("a snapshot has parts");
     strategy.load(first.shared.strategy.clone()).expect("the memory was checked when it was read");
-    worker.begin_from(&snapshot);
+    worker.begin_from(&snapshot).await;
     worker.skip_epochs(snapshot.done.len());
     if strategy.coordination() == (Coordination::Centered { applies_samples: true }) {
         // Replicas are copies of the center, which is the newest of them.
-        worker.state.params = snapshot.params();
+        worker.set_params(snapshot.params()).await;
         worker.state.version = snapshot.version();
     }
     // If nothing is left to do, these are the parameters that are evaluated.
@@ -67,7 +69,7 @@ async fn shared_state(worker: &Worker, strategy: &dyn AnyStrategy) -> SharedStat
         round: worker.state.round,
         version: worker.state.version,
         params: worker.params().await.clone(),
-        optimizer: worker.state.optimizer.clone(),
+        optimizer: worker.optimizer().await,
         strategy: strategy.save(),
         agreed: worker.state.agreed.clone(),
     }

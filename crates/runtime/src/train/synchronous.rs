@@ -127,7 +127,9 @@ async fn attempt(
         Step::Finish => strategy.finish(worker).await?,
     }
     // First, so that a reader of the round's lines can read its replica.
-    worker.publish().await;
+    if worker.is_shown() {
+        worker.publish().await;
+    }
     worker.commit().await;
     worker.evaluate_epoch(worker.samples_done(), &[worker.id], Shelf::Replica);
     Ok(())
@@ -228,8 +230,7 @@ async fn share(
     worker.state.agreed = shared.agreed.clone();
     worker.state.round = shared.round;
     worker.state.version = shared.version;
-    worker.state.params = shared.params.clone();
-    worker.state.optimizer = shared.optimizer.clone();
+    worker.adopt(shared.params.clone(), shared.optimizer.clone()).await;
     worker.skip_epochs(worker.samples_done());
     Ok(Some(source))
 }

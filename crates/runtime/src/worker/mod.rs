@@ -10,7 +10,7 @@ mod snapshots;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_learn::{Dice, Gradient, OptimizerState, Rescaler, Vector, mix};
+use paceline_learn::{Dice, Gradient, Rescaler, Vector, mix};
 
 use crate::agreed::Agreed;
 use crate::coordination::Word;
@@ -24,6 +24,7 @@ use crate::private::PrivateState;
 use crate::spans::Spans;
 use crate::view::View;
 use crate::wire::{Memory, Shelf};
+use replica::Held;
 
 /// Where the samples of a gradient come from.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,11 +81,10 @@ pub struct Average {
 pub struct State {
     pub round: u64,
     pub version: u64,
-    pub params: Arc<Vector>,
-    pub optimizer: Arc<OptimizerState>,
+    pub replica: Held,
     pub agreed: Agreed,
-    /// The replica at the start of the round.
-    pub anchor: Arc<Vector>,
+    /// The replica at the start of the round. `None` if a host holds it and was not asked for it.
+    pub anchor: Option<Arc<Vector>>,
     pub private: PrivateState,
 }
 
@@ -93,8 +93,7 @@ impl State {
         State {
             round: 0,
             version: 0,
-            params: plan.initial.clone(),
-            optimizer: plan.blank.clone(),
+            replica: Held::new(plan),
             agreed: Agreed {
                 ledger: plan.ledger.clone(),
                 rescaler: Rescaler::new(plan.rescale, plan.batch_reference),
@@ -103,7 +102,7 @@ impl State {
                 exchanges: 0,
                 digest: 0,
             },
-            anchor: plan.initial.clone(),
+            anchor: Some(plan.initial.clone()),
             private: PrivateState::default(),
         }
     }
@@ -136,6 +135,8 @@ pub struct Worker {
     deals: u64,
     factor: f32,
     updates: u32,
+    /// Whether a host has made a step in this round.
+    has_descended: bool,
     lease: Option<Ticket>,
     /// Leased samples whose gradients are not applied yet.
     in_hand: Spans,
@@ -167,6 +168,7 @@ impl Worker {
             deals: 0,
             factor: 1.0,
             updates: 0,
+            has_descended: false,
             lease: None,
             in_hand: Spans::new(),
             lane_batch: None,
@@ -289,7 +291,8 @@ impl Worker {
     pub(crate) fn begin_round(&mut self, basis: Basis) {
         let Basis { nominal_batch, lane_batch, is_synchronous, memory } = basis;
         self.factor = self.state.agreed.rescaler.factor(nominal_batch);
-        self.state.anchor = self.state.params.clone();
+        self.state.anchor = self.state.replica.known().cloned();
+        self.has_descended = false;
         (self.deals, self.nominal_batch) = (0, nominal_batch);
         self.lane_batch = lane_batch;
         if is_synchronous {
@@ -299,12 +302,16 @@ impl Worker {
         self.common = memory.map(|memory| self.hash_of_common(memory));
     }
 
-    /// A hash of the replica and the strategy's memory.
+    /// A hash of the replica and the strategy's memory. Hosts need not compute the same bits: their replicas are not compared.
     fn hash_of_common(&self, memory: Memory) -> u64 {
         let hash_of = |vector: &Arc<Vector>| self.port.fingerprint(vector);
         let Memory { json, vectors } = memory;
         let hashes = [digest(&json.to_string())].into_iter().chain(vectors.values().map(hash_of));
-        hashes.fold(hash_of(&self.state.params), |hash, part| mix(hash ^ part))
+        let replica = match &self.state.replica {
+            Held::Ours { params, .. } => hash_of(params),
+            Held::Theirs { .. } => 0,
+        };
+        hashes.fold(replica, |hash, part| mix(hash ^ part))
     }
 
     pub(crate) fn has_sum_under_way(&self) -> bool {
@@ -329,6 +336,11 @@ impl Worker {
         if has_ended && self.rank() == 0 {
             self.port.evaluate(samples, of.to_vec(), shelf);
         }
+    }
+
+    /// Whether an epoch has ended in this round of a synchronous strategy.
+    fn has_epoch_ended(&self) -> bool {
+        self.epochs_seen < self.samples_done() / self.plan.samples_per_epoch.max(1)
     }
 
     /// The state is another one, whose epochs have been evaluated already.

@@ -41,12 +41,13 @@ impl Worker {
         }
         let since = self.now();
         let updates = std::mem::take(&mut self.updates);
-        let ticket = self.port.compute(self.state.params.clone(), spans.clone(), updates);
-        let gradient = self.port.until(Wanted::Gradient, |inbox| inbox.gradient(ticket)).await;
+        let ticket = self.port.compute(self.place(), spans.clone(), updates);
+        let (gradient, took) =
+            self.port.until(Wanted::Gradient, |inbox| inbox.gradient(ticket)).await;
         let samples = spans.len();
         let (who, round) = (self.id, Some(self.state.round));
         self.port.record(Record::Computed { who, since, samples, round });
-        let took = self.now() - since;
+        let took = took.unwrap_or(self.now() - since);
         let private = &mut self.state.private;
         private.compute += took;
         private.samples += samples;
@@ -105,6 +106,12 @@ impl Worker {
             lane.map(|lane| lane.get(self.state.private.drawn, samples)).unwrap_or_default();
         self.state.private.drawn += spans.len();
         spans
+    }
+
+    /// What this worker will probably compute next: the rest of its lane.
+    pub(super) fn samples_ahead(&self) -> Spans {
+        let lane = self.state.agreed.ledger.lane(self.id);
+        lane.map(|lane| lane.get(self.state.private.drawn, u64::MAX)).unwrap_or_default()
     }
 
     async fn leased(&mut self, samples: u64, ahead: bool) -> Spans {
