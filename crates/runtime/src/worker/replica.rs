@@ -7,7 +7,7 @@ use std::sync::Arc;
 use paceline_learn::vector::{blend, distance_squared};
 use paceline_learn::{OptimizerState, Vector};
 
-use super::{Mine, Total, Worker};
+use super::{Mine, Share, Total, Worker};
 use crate::coordination::Word;
 use crate::edge::{Along, Answer, Ask, Place, Replica};
 use crate::journal::Record;
@@ -209,12 +209,12 @@ impl Worker {
         is_ours || self.has_epoch_ended() || self.is_done() || self.state.agreed.stopped
     }
 
-    /// Where the gradient at the replica is computed.
-    pub(super) fn place(&self) -> Place {
+    /// Where the gradient at the replica is computed, over the samples of `share`.
+    pub(super) fn place(&self, share: &Share) -> Place {
         match &self.state.replica {
             Held::Ours { params, .. } => Place::Ours(params.clone()),
             Held::Theirs { .. } => {
-                Place::Theirs { size: self.plan.initial.len(), ahead: self.samples_ahead() }
+                Place::Theirs { size: self.plan.initial.len(), ahead: self.samples_ahead(share) }
             }
         }
     }

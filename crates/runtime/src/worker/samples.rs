@@ -16,32 +16,34 @@ impl Worker {
     /// The gradient at the replica over the samples of `share`; `None` if no sample is free.
     pub async fn gradient(&mut self, share: Share) -> Option<Mine> {
         let is_leased = matches!(share, Share::Leased { .. });
-        let spans = match share {
+        let spans = match &share {
             Share::Even(total) => {
                 self.say_bye_if_ordered();
-                self.deal_evenly(total);
+                self.deal_evenly(*total);
                 let rank = self.state.agreed.view.rank(self.id);
                 let rank = rank.expect("a worker is one of the agreed members");
-                self.draw(even_share(total, self.members().len(), rank))
+                self.draw(even_share(*total, self.members().len(), rank))
             }
             Share::ByRank(shares) => {
                 self.say_bye_if_ordered();
-                self.deal(&shares);
+                self.deal(shares);
                 let rank = self.state.agreed.view.rank(self.id);
                 self.draw(shares[rank.expect("a worker is one of the agreed members")])
             }
             Share::Lane(samples) => {
                 self.say_bye_if_ordered();
-                self.draw(samples)
+                self.draw(*samples)
             }
-            Share::Leased { samples, ahead } => self.leased(samples, ahead).await,
+            Share::Leased { samples, ahead } => self.leased(*samples, *ahead).await,
         };
         if spans.is_empty() {
             return None;
         }
         let since = self.now();
-        let updates = std::mem::take(&mut self.updates);
-        let ticket = self.port.compute(self.place(), spans.clone(), updates);
+        let (at, updates) = (self.place(&share), std::mem::take(&mut self.updates));
+        // Shares of a thousand members are not kept while a thousand gradients are computed.
+        drop(share);
+        let ticket = self.port.compute(at, spans.clone(), updates);
         let (gradient, took) =
             self.port.until(Wanted::Gradient, |inbox| inbox.gradient(ticket)).await;
         let samples = spans.len();
@@ -108,9 +110,15 @@ impl Worker {
         spans
     }
 
-    /// What this worker will probably compute next: the rest of its lane.
-    pub(super) fn samples_ahead(&self) -> Spans {
-        let lane = self.state.agreed.ledger.lane(self.id);
+    /// What this worker will probably compute next: the rest of its lane, and what the same shares would deal to it.
+    pub(super) fn samples_ahead(&self, share: &Share) -> Spans {
+        let mut ledger = Ledger::clone(&self.state.agreed.ledger);
+        match share {
+            Share::Even(total) => ledger.deal_evenly(self.members(), *total),
+            Share::ByRank(shares) => ledger.deal_shares(self.members(), shares),
+            Share::Lane(_) | Share::Leased { .. } => {}
+        }
+        let lane = ledger.lane(self.id);
         lane.map(|lane| lane.get(self.state.private.drawn, u64::MAX)).unwrap_or_default()
     }
 
