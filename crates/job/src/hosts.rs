@@ -31,8 +31,17 @@ impl Hosts {
 
     /// Waits until all hosts have ended. They do when their lines end, which the run's cluster holds.
     pub fn join(self) -> Result<(), RunError> {
+        self.join_those(|_| true)
+    }
+
+    /// As [`join`](Self::join), without waiting: after a failure, workers may wait for each other for ever, and hosts for them.
+    pub fn join_ended(self) -> Result<(), RunError> {
+        self.join_those(JoinHandle::is_finished)
+    }
+
+    fn join_those(self, which: impl Fn(&JoinHandle<()>) -> bool) -> Result<(), RunError> {
         let threads = std::mem::take(&mut *self.threads.lock().expect("no holder panics"));
-        let ended: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
+        let ended: Vec<_> = threads.into_iter().filter(which).map(JoinHandle::join).collect();
         if ended.iter().any(Result::is_err) { Err(RunError::HostPanicked) } else { Ok(()) }
     }
 }

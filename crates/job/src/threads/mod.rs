@@ -79,7 +79,11 @@ pub fn train_hosted(
     }
     let hosts = Hosts::new(host);
     let trained = run(&hosted(prepared)?, options, Some(&hosts));
-    hosts.join()?;
+    if trained.is_ok() {
+        hosts.join()?
+    } else {
+        hosts.join_ended()?
+    }
     trained
 }
 
