@@ -12,7 +12,7 @@ use paceline::runtime::{Replay, Spans};
 use paceline::sim::scenario::{Crash, Join, Leave, Pause};
 use paceline::{
     HostLine, Job, Line, Prepared, Reader, Record, Scenario, SimulateOptions, TrainOptions, Vector,
-    WorkerId, simulate, simulate_hosted, train_hosted,
+    WorkerId, scenarios, simulate, simulate_hosted, train_hosted,
 };
 
 const RECIPES: [&str; 11] = [
@@ -182,6 +182,24 @@ fn hosts_end_with_the_bits_of_the_engine_and_write_the_same_journal() {
         for (who, replica) in &hosted.replicas {
             assert_eq!(seen.replicas[who], fingerprint(replica), "{name}, worker {who}");
         }
+    }
+}
+
+/// Also where workers are cut off, put out and come back, where the coordinator is killed, and where servers are lost.
+#[test]
+fn hosts_write_the_journal_of_the_engine_on_hostile_clusters() {
+    for (name, scenario) in RECIPES.into_iter().flat_map(|name| [(name, "hostile"), (name, "spot")])
+    {
+        let cluster = scenarios::named(scenario).expect("it is named");
+        let prepared = job(name, cluster.workers);
+
+        let own = simulate(&prepared, &cluster, SimulateOptions::default()).expect("it ends");
+        let host = host(&prepared, &Arc::default(), at_once);
+        let hosted = simulate_hosted(&prepared, &cluster, SimulateOptions::default(), host);
+
+        let hosted = hosted.expect("it ends");
+        assert_eq!(own.params, hosted.params, "{name}, {scenario}");
+        assert_eq!(own.result.journal_hash, hosted.result.journal_hash, "{name}, {scenario}");
     }
 }
 
