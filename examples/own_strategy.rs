@@ -35,7 +35,7 @@ impl Strategy for Hybrid {
         if !self.has_halved() {
             let mine = worker.gradient(Share::ByRank(shares)).await;
             let total = worker.sum(mine).await?;
-            worker.descend(&total);
+            worker.descend(&total).await;
             self.remember(&total.sum.gradient);
             return Ok(());
         }
@@ -43,11 +43,11 @@ impl Strategy for Hybrid {
         for _ in 0..self.period {
             if let Some(mine) = worker.gradient(Share::ByRank(shares.clone())).await {
                 samples += mine.gradient.samples;
-                worker.descend_alone(&mine);
+                worker.descend_alone(&mine).await;
             }
         }
         let average = worker.average(samples as f64).await?;
-        worker.set_params(average.mean);
+        worker.set_params(average.mean).await;
         Ok(())
     }
 

@@ -47,15 +47,16 @@ pub use paceline_strategies as strategies;
 
 pub use paceline_job::{
     Choices, Error, Job, PrepareOptions, Prepared, Recipe, RunResult, SimulateOptions, Simulated,
-    StrategyKind, Target, Task, TrainOptions, Trained, recipes, scenarios, simulate, train,
+    StrategyKind, Target, Task, TrainOptions, Trained, recipes, scenarios, simulate,
+    simulate_hosted, train, train_hosted,
 };
 pub use paceline_learn::{
     Batch, Dataset, Dice, Gradient, Model, Optimizer, Rescale, Rule, Schedule, Score, Scratch,
     Shape, Table, Vector,
 };
 pub use paceline_runtime::{
-    AnyStrategy, Average, Call, Coordination, Interrupt, Line, Message, Mine, Reader, Record,
-    Server, Share, Strategy, Total, View, Worker, WorkerId,
+    AnyStrategy, Average, Call, Coordination, HostLine, Interrupt, Line, Message, Mine, Reader,
+    Record, Server, Share, Strategy, Total, View, Worker, WorkerId,
 };
 pub use paceline_sim::Scenario;
 

@@ -28,7 +28,7 @@ impl Strategy for UnevenDraws {
     async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         let mine = worker.gradient(Share::Lane(1 + worker.rank() as u64 * self.batch)).await;
         let total = worker.sum(mine).await?;
-        worker.descend(&total);
+        worker.descend(&total).await;
         Ok(())
     }
 
@@ -73,9 +73,9 @@ impl Strategy for Chatty {
     async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         let share = Share::Leased { samples: self.batch, ahead: false };
         let Some(mine) = worker.gradient(share).await else { return Ok(()) };
-        worker.descend_alone(&mine);
+        worker.descend_alone(&mine).await;
         let peer = worker.random_member();
-        let vectors = vec![worker.params().clone(), Arc::new(vec![1.0, 2.0])];
+        let vectors = vec![worker.params().await.clone(), Arc::new(vec![1.0, 2.0])];
         worker.send(peer, Message { data: json!({ "round": worker.round() }), vectors });
         for (_, message) in worker.received() {
             let round = message.data["round"].as_u64().expect("peers send their round");

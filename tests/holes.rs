@@ -333,9 +333,9 @@ impl Strategy for Drifts {
         let shares = vec![self.batch; worker.members().len()];
         let mine = worker.gradient(Share::ByRank(shares)).await;
         let total = worker.sum(mine).await?;
-        worker.descend(&total);
+        worker.descend(&total).await;
         if worker.rank() == 1 && worker.round() == 5 {
-            worker.params_mut()[0] += 1.0;
+            worker.change_params(|params| params[0] += 1.0).await;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use paceline::runtime::Memory;
-use paceline::{AnyStrategy, Coordination, Dice, Interrupt, Server, Worker};
+use paceline::{AnyStrategy, Coordination, Dice, Interrupt, Server, Vector, Worker};
 
 pub struct Probe {
     pub inner: Box<dyn AnyStrategy>,
@@ -27,13 +27,13 @@ impl AnyStrategy for Probe {
         Box::pin(async move {
             if worker.round() == 0 {
                 if self.start == Start::Scattered {
-                    scatter(worker);
+                    scatter(worker).await;
                 }
-                note_replica(worker);
+                note_replica(worker).await;
             }
             worker.note(PEER, f64::from(worker.random_member().0));
             self.inner.round(worker).await?;
-            note_replica(worker);
+            note_replica(worker).await;
             Ok(())
         })
     }
@@ -41,7 +41,7 @@ impl AnyStrategy for Probe {
     fn finish<'a>(&'a mut self, worker: &'a mut Worker) -> Round<'a> {
         Box::pin(async move {
             self.inner.finish(worker).await?;
-            note_replica(worker);
+            note_replica(worker).await;
             Ok(())
         })
     }
@@ -81,11 +81,12 @@ pub const REPLICA: &str = "replica";
 /// The name of the note with the member that a gossiping worker draws in a round, itself included.
 pub const PEER: &str = "peer";
 
-fn note_replica(worker: &Worker) {
-    worker.params().iter().for_each(|x| worker.note(REPLICA, f64::from(*x)));
+async fn note_replica(worker: &Worker) {
+    worker.params().await.iter().for_each(|x| worker.note(REPLICA, f64::from(*x)));
 }
 
-fn scatter(worker: &mut Worker) {
+async fn scatter(worker: &mut Worker) {
     let mut dice = Dice::keyed(&[worker.plan.seed, u64::from(worker.id.0), 1611]);
-    worker.params_mut().iter_mut().for_each(|x| *x = dice.normal() as f32);
+    let random = |params: &mut Vector| params.iter_mut().for_each(|x| *x = dice.normal() as f32);
+    worker.change_params(random).await;
 }

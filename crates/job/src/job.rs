@@ -6,7 +6,7 @@ use paceline_learn::{Optimizer, Rescale, Schedule, layout};
 use paceline_runtime::codec::Codec;
 use paceline_runtime::edge::Compute;
 use paceline_runtime::ledger::Ledger;
-use paceline_runtime::{AnyStrategy, Plan, Replay};
+use paceline_runtime::{AnyStrategy, Owner, Plan, Replay};
 
 pub use crate::config::Job;
 use crate::error::{Error, JobError};
@@ -183,6 +183,7 @@ impl Job {
             ledger: Arc::new(Ledger::new(samples_total)),
             members_min: 1,
             initial: Arc::new(task.model.initial(self.seed)),
+            replicas: Owner::Ours,
             blank: Arc::default(),
             layout,
             optimizer,

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use paceline_learn::Vector;
-use paceline_runtime::{AnyStrategy, Executor, Reader, Turn, WorkerId, train};
+use paceline_runtime::{AnyStrategy, Executor, HostLine, Reader, Turn, WorkerId, train};
 use paceline_sim::{Outputs, Scenario, SimCluster, SimConfig};
 
 use crate::error::{Error, RunError, ScenarioError};
+use crate::hosts::{Hosts, hosted};
 use crate::job::Prepared;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
@@ -49,10 +50,33 @@ pub fn simulate(
     scenario: &Scenario,
     options: SimulateOptions<'_>,
 ) -> Result<Simulated, Error> {
+    run(prepared, scenario, options, None)
+}
+
+/// Simulates the job with replicas that hosts hold. `host` runs on a thread of its own for each worker that starts, and answers
+/// what the worker asks until its line ends. Virtual time stands still while a worker waits for its host.
+pub fn simulate_hosted(
+    prepared: &Prepared,
+    scenario: &Scenario,
+    options: SimulateOptions<'_>,
+    host: impl Fn(HostLine) + Send + Sync + 'static,
+) -> Result<Simulated, Error> {
+    let hosts = Hosts::new(host);
+    let simulated = run(&hosted(prepared)?, scenario, options, Some(&hosts));
+    hosts.join()?;
+    simulated
+}
+
+fn run(
+    prepared: &Prepared,
+    scenario: &Scenario,
+    options: SimulateOptions<'_>,
+    hosts: Option<&Hosts>,
+) -> Result<Simulated, Error> {
     let SimulateOptions { threads, readers } = options;
     scenario.check().map_err(ScenarioError::from)?;
     let coordination = prepared.strategy().coordination();
-    let cluster = SimCluster::new(
+    let mut cluster = SimCluster::new(
         scenario.clone(),
         SimConfig {
             seed: prepared.plan.seed,
@@ -63,6 +87,9 @@ pub fn simulate(
             coordination,
         },
     );
+    if let Some(hosts) = hosts.cloned() {
+        cluster = cluster.with_hosts(Box::new(move |line| hosts.start(line)));
+    }
     let (shelves, wires, events) = (cluster.shelves(), cluster.bytes_on_wires(), cluster.events());
     let mut prepared = prepared.clone();
     prepared.plan.members_min = scenario.coordinator.members_min.unwrap_or(1) as usize;

@@ -2,4 +2,4 @@
 
 mod threads;
 
-pub use threads::{Elastic, Life, ThreadCluster, ThreadConfig, ThreadHub};
+pub use threads::{Elastic, Life, StartHost, ThreadCluster, ThreadConfig, ThreadHub};

@@ -14,12 +14,14 @@ use paceline_runtime::coordination::{
     self, Addressed, Collected, Coordination, Coordinator, Input, Order, Rules, Word,
 };
 use paceline_runtime::edge::{
-    Action, Cluster, ClusterOutput, Compute, Event, News, Shelves, Workspace, published,
+    Action, Answer, Ask, Cluster, ClusterOutput, Compute, Event, News, Place, Shelves, Workspace,
+    published,
 };
+use paceline_runtime::host::HostAsks;
 use paceline_runtime::snapshot::SnapshotParts;
 use paceline_runtime::wire::{Entry, Extent, HEADER_BYTES, Published, Shelf};
 use paceline_runtime::{
-    Line, Meeting, Record, Snapshot, Spans, Ticket, View, WorkerId, WorkerSnapshot,
+    HostLine, Line, Meeting, Record, Snapshot, Spans, Ticket, View, WorkerId, WorkerSnapshot,
 };
 
 /// The configuration of a cluster of threads.
@@ -33,9 +35,14 @@ pub struct ThreadConfig {
     pub done: Spans,
     /// Each worker's time per sample, at least, to emulate slower machines; empty: none is emulated.
     pub pace: Vec<Duration>,
+    /// If workers have hosts that hold their replicas and compute their gradients: gives a worker that starts its host.
+    pub hosts: Option<StartHost>,
     /// If workers and the coordinator may fail.
     pub elastic: Option<Elastic>,
 }
+
+/// Starts the host of a worker, on a thread of its own.
+pub type StartHost = Box<dyn Fn(HostLine) + Send + Sync>;
 
 /// How a cluster whose workers come and go decides that one is lost.
 #[derive(Clone, Copy, Debug)]
@@ -195,13 +202,10 @@ impl ThreadHub {
     /// The part of the cluster that one worker's executor runs against.
     pub fn attach(self: &Arc<ThreadHub>, me: WorkerId) -> ThreadCluster {
         let (events, inbox) = mpsc::channel();
-        let (computing, work) = mpsc::channel();
-        let pace = self.config.pace.get(me.0 as usize).copied().unwrap_or_default();
-        let (compute, done) = (self.config.compute.clone(), events.clone());
-        std::thread::Builder::new()
-            .name(format!("gradient-{me}"))
-            .spawn(move || gradients(me, compute, pace, work, done))
-            .expect("the system can start another thread");
+        let computing = match &self.config.hosts {
+            Some(start) => Computing::Host(start_host(me, start, events.clone())),
+            None => Computing::Thread(self.start_gradients(me, events.clone())),
+        };
         // A worker starts before it can be told anything.
         drop(events.send(Event::Started { who: me }));
         let life = Arc::<Life>::default();
@@ -211,6 +215,18 @@ impl ThreadHub {
         drop(state);
         let outputs = self.outputs.lock().expect("no holder panics").clone();
         ThreadCluster { me, hub: self.clone(), inbox, computing, outputs, life, ended: false }
+    }
+
+    /// Starts the thread that computes a worker's gradients.
+    fn start_gradients(&self, me: WorkerId, done: Sender<Event>) -> Sender<Work> {
+        let (computing, work) = mpsc::channel();
+        let pace = self.config.pace.get(me.0 as usize).copied().unwrap_or_default();
+        let compute = self.config.compute.clone();
+        std::thread::Builder::new()
+            .name(format!("gradient-{me}"))
+            .spawn(move || gradients(me, compute, pace, work, done))
+            .expect("the system can start another thread");
+        computing
     }
 
     /// A worker joins and is given the next id. `None` while the coordinator is away.
@@ -508,6 +524,25 @@ impl ThreadHub {
 
 type Work = (Ticket, Arc<Vector>, Spans);
 
+/// Where a worker's gradients are computed. Both ends of a channel are held elsewhere only while the worker lives, so that the
+/// thread at the other end ends with it.
+enum Computing {
+    Thread(Sender<Work>),
+    Host(HostAsks),
+}
+
+/// Gives a worker its host, whose answers are news for the worker.
+fn start_host(me: WorkerId, start: &StartHost, events: Sender<Event>) -> HostAsks {
+    let reply = move |news: Option<News>| {
+        // A worker is lost with its host.
+        let crashed = Event::Crashed { who: me };
+        drop(events.send(news.map_or(crashed, |news| Event::For { to: me, news })));
+    };
+    let (asks, line) = HostLine::new(me, Box::new(reply));
+    start(line);
+    asks
+}
+
 /// Computes gradients one after another; emulates a slower machine by sleeping out its pace.
 fn gradients(
     me: WorkerId,
@@ -524,7 +559,7 @@ fn gradients(
         let end = since + pace.saturating_mul(u32::try_from(spans.len()).unwrap_or(u32::MAX));
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         drop(params);
-        let news = News::Computed { ticket, gradient };
+        let news = News::Computed { ticket, gradient, took: None };
         if done.send(Event::For { to: me, news }).is_err() {
             return;
         }
@@ -550,7 +585,7 @@ pub struct ThreadCluster {
     me: WorkerId,
     hub: Arc<ThreadHub>,
     inbox: Receiver<Event>,
-    computing: Sender<Work>,
+    computing: Computing,
     outputs: Sender<ClusterOutput>,
     life: Arc<Life>,
     ended: bool,
@@ -577,10 +612,16 @@ impl Cluster for ThreadCluster {
             return;
         }
         match action {
-            Action::Compute { ticket, params, spans, .. } => {
-                // If the gradient's thread has died, its last word is already in the inbox.
-                drop(self.computing.send((ticket, params, spans)));
-            }
+            // If the thread of the gradients, or the host, has died, its last word is already in the inbox.
+            Action::Compute { ticket, at, spans, .. } => match (&self.computing, at) {
+                (Computing::Thread(work), Place::Ours(params)) => {
+                    drop(work.send((ticket, params, spans)));
+                }
+                (Computing::Host(asks), Place::Theirs { ahead, .. }) => {
+                    drop(asks.send((ticket, Ask::Compute { spans, ahead })));
+                }
+                _ => unreachable!("replicas are with hosts if the cluster has hosts"),
+            },
             Action::Exchange { ticket, view, number, entry } => {
                 self.hub.meet(by, (view, number), (ticket, entry));
             }
@@ -605,6 +646,15 @@ impl Cluster for ThreadCluster {
                 }
             }
         }
+    }
+
+    fn ask_host(&mut self, _: WorkerId, ticket: Ticket, ask: Ask) -> Option<Answer> {
+        if self.life.is_running()
+            && let Computing::Host(asks) = &self.computing
+        {
+            drop(asks.send((ticket, ask)));
+        }
+        None
     }
 
     fn next(&mut self) -> Option<Event> {

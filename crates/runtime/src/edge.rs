@@ -23,11 +23,11 @@ use crate::wire::{Entry, Extent, Letter, Published, Shelf, Standing};
 /// What a task may ask of the cluster.
 #[derive(Debug)]
 pub enum Action {
-    /// Computes a gradient; the cluster was given the function when it was made. `updates` is the number
-    /// of updates to the replica since the last gradient, for clusters that charge time for them.
+    /// Computes a gradient: with the function that the cluster was given when it was made, or at the worker's host.
+    /// `updates` is the number of updates to the replica since the last gradient, for clusters that charge time for them.
     Compute {
         ticket: Ticket,
-        params: Arc<Vector>,
+        at: Place,
         spans: Spans,
         updates: u32,
     },
@@ -75,6 +75,60 @@ pub enum Action {
     Tell(Word),
 }
 
+/// The replica at which a gradient is computed.
+#[derive(Debug)]
+pub enum Place {
+    Ours(Arc<Vector>),
+    /// The host holds it. `size`: how many numbers it has; `ahead`: what this worker will probably compute next.
+    Theirs {
+        size: usize,
+        ahead: Spans,
+    },
+}
+
+/// What a worker asks of the host that holds its replica, optimizer and data; one question at a time.
+#[derive(Debug)]
+pub enum Ask {
+    /// Compute the gradient at the replica over the samples at these positions. `ahead`: the positions that probably follow.
+    Compute { spans: Spans, ahead: Spans },
+    /// Take a step along the mean of this gradient. `rate` is the job's learning rate, with `factor` in it; a host that has a
+    /// schedule of its own multiplies its rate by `factor`.
+    Apply { along: Along, rate: f32, factor: f32 },
+    /// Give the replica as one vector; the answer is [`Answer::Params`].
+    Export,
+    /// Replace the replica. `optimizer`: the state that the optimizer has from now on, in the host's own bytes; empty: that
+    /// of one that has made no step; `None`: the state that it has.
+    Load { params: Arc<Vector>, optimizer: Option<Arc<Vec<u8>>> },
+    /// Give the optimizer's state as bytes that another host can load; the answer is [`Answer::Optimizer`].
+    Keep,
+}
+
+/// What a host steps along.
+#[derive(Debug)]
+pub enum Along {
+    /// The gradient over all members' samples.
+    Total(Arc<Sum>),
+    /// The worker's own gradient.
+    Mine(Gradient),
+}
+
+impl Along {
+    pub fn gradient(&self) -> &Gradient {
+        match self {
+            Along::Total(sum) => &sum.gradient,
+            Along::Mine(gradient) => gradient,
+        }
+    }
+}
+
+/// A host's answer.
+#[derive(Debug)]
+pub enum Answer {
+    Done,
+    Params(Arc<Vector>),
+    Optimizer(Arc<Vec<u8>>),
+}
+
 /// What the cluster may tell the executor.
 #[derive(Debug)]
 pub enum Event {
@@ -89,9 +143,15 @@ pub enum Event {
 /// What the cluster may tell one worker.
 #[derive(Debug)]
 pub enum News {
+    /// `took`: how long it was computed, if a host says so; else it is the time since it was asked for.
     Computed {
         ticket: Ticket,
         gradient: Gradient,
+        took: Option<Duration>,
+    },
+    Hosted {
+        ticket: Ticket,
+        answer: Answer,
     },
     Summed {
         ticket: Ticket,
@@ -179,6 +239,13 @@ pub trait Cluster {
 
     /// Passes a line of the journal, or another output, to the host.
     fn emit(&mut self, output: ClusterOutput);
+
+    /// Asks a worker's host something, except for gradients. A cluster whose time stands still meanwhile waits for the answer and
+    /// returns it; from others it comes as [`News::Hosted`].
+    fn ask_host(&mut self, by: WorkerId, ticket: Ticket, ask: Ask) -> Option<Answer> {
+        let _ = (by, ticket, ask);
+        unreachable!("only workers of clusters that have hosts ask them")
+    }
 
     /// One step of a replica along a sum. A cluster that runs many workers in one process may remember the
     /// result, so that equal replicas stay one vector.

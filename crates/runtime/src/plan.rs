@@ -21,6 +21,8 @@ pub struct Plan {
     /// Synchronous members wait at the end of a round while they are fewer than this.
     pub members_min: usize,
     pub initial: Arc<Vector>,
+    /// Who holds the workers' replicas and optimizers.
+    pub replicas: Owner,
     /// The empty state of an optimizer. One value, so that equal workers share it.
     pub blank: Arc<OptimizerState>,
     /// Which part of a replica is learned, and which part decays.
@@ -39,6 +41,15 @@ pub struct Plan {
     pub saves: Option<SavePlan>,
     /// The snapshot that the job resumes from.
     pub resumed: Option<Arc<Snapshot>>,
+}
+
+/// Who holds a worker's replica, steps it with an optimizer, and computes its gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// This engine.
+    Ours,
+    /// The worker's host.
+    Theirs,
 }
 
 /// Measurements of a recorded run. `entries`: the samples that a worker put into the exchange of a round, and

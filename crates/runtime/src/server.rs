@@ -13,7 +13,7 @@ use crate::journal::Record;
 use crate::plan::Plan;
 use crate::spans::Spans;
 use crate::view::View;
-use crate::wire::{Extent, Letter, Mailbox, Message, Published, Shelf, Tail};
+use crate::wire::{AnyOptimizerState, Extent, Letter, Mailbox, Message, Published, Shelf, Tail};
 
 /// What the server has to deal with.
 #[derive(Debug)]
@@ -113,7 +113,9 @@ impl Server {
 
     fn adopt(&mut self, center: Published) {
         self.center = center.params;
-        self.optimizer = center.optimizer;
+        if let AnyOptimizerState::Ours(state) = center.optimizer {
+            self.optimizer = state;
+        }
         self.version = center.version;
         self.done = center.done;
     }
@@ -286,7 +288,7 @@ impl Server {
     fn published(&self) -> Published {
         Published {
             params: self.center.clone(),
-            optimizer: self.optimizer.clone(),
+            optimizer: AnyOptimizerState::Ours(self.optimizer.clone()),
             reign: self.reign,
             version: self.version,
             done: self.done.clone(),

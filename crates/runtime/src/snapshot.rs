@@ -102,10 +102,10 @@ impl Snapshot {
     pub fn is_finite(&self) -> bool {
         let finite = |vector: &Vector| vector.iter().all(|x| x.is_finite());
         let of_worker = |worker: &WorkerSnapshot| {
-            finite(&worker.shared.params) && worker.shared.optimizer.slots.iter().all(finite)
+            finite(&worker.shared.params) && worker.shared.optimizer.slots().iter().all(finite)
         };
         let of_center = |center: &Published| {
-            finite(&center.params) && center.optimizer.slots.iter().all(finite)
+            finite(&center.params) && center.optimizer.slots().iter().all(finite)
         };
         self.workers.values().all(of_worker) && self.center.as_ref().is_none_or(of_center)
     }

@@ -15,7 +15,8 @@ use paceline_runtime::coordination::{
     Addressed, Coordination, Coordinator, Entry as LogEntry, Input, Order, Rules, State, Word,
 };
 use paceline_runtime::edge::{
-    Action, Cluster, ClusterOutput, Compute, Event, News, Replica, Shareable, Shelves, published,
+    Action, Answer, Ask, Cluster, ClusterOutput, Compute, Event, News, Place, Replica, Shareable,
+    Shelves, published,
 };
 use paceline_runtime::snapshot::SnapshotParts;
 use paceline_runtime::wire::{Extent, HEADER_BYTES, Letter, Published, Shelf};
@@ -23,6 +24,7 @@ use paceline_runtime::{Line, Record, Snapshot, Spans, Sum, Ticket, WorkerId};
 
 use self::connection::Connection;
 use crate::exchanges::{Ended, Exchanges, Receiver, RingMessage};
+use crate::hosts::{Hosts, StartHost};
 use crate::memo::Memo;
 use crate::network::{Transit, Wires};
 use crate::pool::{Computing, Pool};
@@ -53,6 +55,8 @@ pub struct SimCluster {
     wires: Wires,
     exchanges: Exchanges,
     pool: Pool,
+    /// If workers have hosts that hold their replicas.
+    hosts: Option<Hosts>,
     rules: Rules,
     coordinator: Coordinator,
     /// The coordinator's process does not run.
@@ -114,7 +118,8 @@ enum Scheduled {
     Computed {
         who: WorkerId,
         ticket: Ticket,
-        computing: Computing,
+        /// `None`: the worker's host computes it.
+        computing: Option<Computing>,
     },
     Ring(RingMessage),
     Letter {
@@ -242,6 +247,7 @@ impl SimCluster {
             wires: Wires::new(&scenario),
             exchanges: Exchanges::new(seed, scenario.ring_model()),
             pool: Pool::new(compute, threads),
+            hosts: None,
             rules,
             stored: State::new(rules, Spans::new()),
             log: vec![LogEntry::Started],
@@ -277,6 +283,14 @@ impl SimCluster {
             }
         }
         cluster
+    }
+
+    /// The same cluster, in which each worker has a host that holds its replica; `start` gives it one when it starts.
+    pub fn with_hosts(mut self, start: StartHost) -> SimCluster {
+        let mut hosts = Hosts::new(start);
+        self.alive.iter().for_each(|who| hosts.open(*who));
+        self.hosts = Some(hosts);
+        self
     }
 
     /// Where published values are; for evaluating without disturbing anybody.
@@ -351,8 +365,7 @@ impl SimCluster {
                 if let Some(end) = self.paused_until(who) {
                     self.at(end, Scheduled::Computed { who, ticket, computing });
                 } else if self.alive.contains(&who) {
-                    let gradient = computing.finish();
-                    self.tell(who, News::Computed { ticket, gradient });
+                    self.computed(who, ticket, computing);
                 }
             }
             Scheduled::Ring(message) => self.pass_on(message),
@@ -495,23 +508,46 @@ impl SimCluster {
         }
     }
 
-    fn compute(
-        &mut self,
-        who: WorkerId,
-        ticket: Ticket,
-        params: Arc<Vector>,
-        spans: Spans,
-        updates: u32,
-    ) {
+    fn compute(&mut self, who: WorkerId, ticket: Ticket, at: Place, spans: Spans, updates: u32) {
         while let Some((sample, workers)) = self.sizes.front().copied()
             && spans.intervals().last().is_some_and(|(_, end)| *end > sample)
         {
             self.sizes.pop_front();
             self.at(self.now, Scheduled::Size { workers });
         }
-        let cost = self.speed.cost(who, self.now, spans.len(), updates, params.len());
-        let computing = self.pool.start(params, spans);
+        let size = match &at {
+            Place::Ours(params) => params.len(),
+            Place::Theirs { size, .. } => *size,
+        };
+        let cost = self.speed.cost(who, self.now, spans.len(), updates, size);
+        let computing = match at {
+            Place::Ours(params) => Some(self.pool.start(params, spans)),
+            Place::Theirs { ahead, .. } => {
+                self.hosts().ask(who, ticket, Ask::Compute { spans, ahead });
+                None
+            }
+        };
         self.at(self.now + cost, Scheduled::Computed { who, ticket, computing });
+    }
+
+    /// How long a host took is virtual, as for all gradients.
+    fn computed(&mut self, who: WorkerId, ticket: Ticket, computing: Option<Computing>) {
+        let gradient = match computing {
+            Some(computing) => Some(computing.finish()),
+            None => match self.hosts().answer(who) {
+                Some(News::Computed { gradient, .. }) => Some(gradient),
+                _ => None,
+            },
+        };
+        match gradient {
+            Some(gradient) => self.tell(who, News::Computed { ticket, gradient, took: None }),
+            // A worker is lost with its host.
+            None => self.crash(who),
+        }
+    }
+
+    fn hosts(&self) -> &Hosts {
+        self.hosts.as_ref().expect("workers whose replicas are with hosts have hosts")
     }
 }
 
@@ -522,8 +558,8 @@ impl Cluster for SimCluster {
 
     fn submit(&mut self, by: WorkerId, action: Action) {
         match action {
-            Action::Compute { ticket, params, spans, updates } => {
-                self.compute(by, ticket, params, spans, updates);
+            Action::Compute { ticket, at, spans, updates } => {
+                self.compute(by, ticket, at, spans, updates);
             }
             Action::Exchange { ticket, view, number, entry } => {
                 let (messages, ended) = self.exchanges.enter(
@@ -565,6 +601,7 @@ impl Cluster for SimCluster {
                         self.clear_shelves(by);
                     }
                     self.alive.remove(&by);
+                    self.close_line(by);
                     let was_leaving = self.leaving.remove(&by);
                     if self.put_out.remove(&by) && !was_leaving && !self.coordinator.is_over() {
                         self.join();
@@ -606,6 +643,19 @@ impl Cluster for SimCluster {
             self.exchanges.reported(&mut self.wires, *who, (*view, *exchange));
         }
         self.outputs.borrow_mut().push_back(output);
+    }
+
+    /// Virtual time stands still until the host has answered.
+    fn ask_host(&mut self, by: WorkerId, ticket: Ticket, ask: Ask) -> Option<Answer> {
+        self.hosts().ask(by, ticket, ask);
+        match self.hosts().answer(by) {
+            Some(News::Hosted { answer, .. }) => Some(answer),
+            _ => {
+                // A worker is lost with its host.
+                self.at(self.now, Scheduled::Crash { who: by, back_after: None });
+                None
+            }
+        }
     }
 
     fn descend(

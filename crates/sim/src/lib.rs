@@ -4,6 +4,7 @@ pub mod checkers;
 mod cluster;
 mod error;
 mod exchanges;
+mod hosts;
 mod memo;
 mod network;
 mod pool;
@@ -12,4 +13,5 @@ mod speed;
 
 pub use cluster::{Outputs, SimCluster, SimConfig};
 pub use error::ScenarioError;
+pub use hosts::StartHost;
 pub use scenario::Scenario;

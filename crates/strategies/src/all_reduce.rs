@@ -23,7 +23,7 @@ impl Strategy for AllReduce {
     async fn round(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         let mine = worker.gradient(self.batches.share(worker.members())).await;
         let total = worker.sum(mine).await?;
-        worker.descend(&total);
+        worker.descend(&total).await;
         let (efforts, epoch) = (worker.efforts(&total.sum), epoch(worker));
         worker.agree(&mut self.batches, &total.sum, |batches| batches.follow(efforts, epoch));
         Ok(())

@@ -32,7 +32,7 @@ impl Strategy for Delayed {
             }
         }
         if let Some(total) = worker.finish_sum().await? {
-            worker.descend(&total);
+            worker.descend(&total).await;
             let (efforts, epoch) = (worker.efforts(&total.sum), epoch(worker));
             worker.agree(&mut self.batches, &total.sum, |batches| batches.follow(efforts, epoch));
             self.remember(total.sum.gradient.samples as f64);
@@ -45,7 +45,7 @@ impl Strategy for Delayed {
 
     async fn finish(&mut self, worker: &mut Worker) -> Result<(), Interrupt> {
         if let Some(total) = worker.finish_sum().await? {
-            worker.descend(&total);
+            worker.descend(&total).await;
         }
         Ok(())
     }

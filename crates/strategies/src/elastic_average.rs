@@ -4,6 +4,7 @@
 //! 1611.04581) compare it: worker and center each move by elasticity / members towards the other's
 //! old value. The gradient is computed before the exchange and applied after it.
 
+use paceline_learn::Vector;
 use paceline_learn::vector::add_scaled;
 use paceline_runtime::{Call, Coordination, Interrupt, Message, Server, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
@@ -22,17 +23,20 @@ impl Strategy for ElasticAverage {
         let share = Share::Leased { samples: self.batch, ahead: true };
         for _ in 1..self.period {
             let Some(mine) = worker.gradient(share.clone()).await else { return Ok(()) };
-            worker.descend_alone(&mine);
+            worker.descend_alone(&mine).await;
         }
         let Some(mine) = worker.gradient(share).await else { return Ok(()) };
-        let sent = worker.params().clone();
+        let sent = worker.params().await.clone();
         let answer = worker.call(Message::of(sent.clone())).await;
-        worker.descend_alone(&mine);
+        worker.descend_alone(&mine).await;
 
         // x <- x + part (center - sent), also when the server is lost: then there is no pull.
         let (center, part) = (answer?, self.part(worker.members().len()));
-        add_scaled(worker.params_mut(), part, &center);
-        add_scaled(worker.params_mut(), -part, &sent);
+        let pull = |params: &mut Vector| {
+            add_scaled(params, part, &center);
+            add_scaled(params, -part, &sent);
+        };
+        worker.change_params(pull).await;
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use paceline_learn::Vector;
-use paceline_learn::vector::{add, blend, scale};
+use paceline_learn::vector::{add, scale};
 use paceline_runtime::{Coordination, Interrupt, Message, Share, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
@@ -30,12 +30,12 @@ impl Strategy for Gossip {
         for _ in 0..self.period {
             let share = Share::Leased { samples: self.batch, ahead: true };
             let Some(mine) = worker.gradient(share).await else { return Ok(()) };
-            worker.descend_alone(&mine);
+            worker.descend_alone(&mine).await;
         }
-        worker.publish();
+        worker.publish().await;
         match self.direction {
             Direction::Pull => pull(worker).await,
-            Direction::Push => push(worker),
+            Direction::Push => push(worker).await,
         }
     }
 
@@ -53,24 +53,26 @@ async fn pull(worker: &mut Worker) -> Result<(), Interrupt> {
     let peer = worker.random_member();
     if peer != worker.id {
         let theirs = worker.read(peer).await?;
-        blend(worker.params_mut(), &theirs, 0.5);
+        worker.blend(&theirs, 0.5).await;
     }
     Ok(())
 }
 
 /// x <- (s x + sum of received replicas) / (s + their number), where s = 1, or 2 for a worker that draws itself.
-fn push(worker: &mut Worker) -> Result<(), Interrupt> {
+async fn push(worker: &mut Worker) -> Result<(), Interrupt> {
     let peer = worker.random_member();
     if peer != worker.id {
-        worker.send(peer, Message::of(worker.params().clone()));
+        worker.send(peer, Message::of(worker.params().await.clone()));
     }
     let own = if peer == worker.id { 2.0 } else { 1.0 };
     let came: Vec<Arc<Vector>> = worker.received().flat_map(|(_, it)| it.vectors).collect();
     if !came.is_empty() {
-        let params: &mut Vector = worker.params_mut();
-        scale(params, own);
-        came.iter().for_each(|theirs| add(params, theirs));
-        scale(params, 1.0 / (own + came.len() as f32));
+        let average = |params: &mut Vector| {
+            scale(params, own);
+            came.iter().for_each(|theirs| add(params, theirs));
+            scale(params, 1.0 / (own + came.len() as f32));
+        };
+        worker.change_params(average).await;
     }
     Ok(())
 }

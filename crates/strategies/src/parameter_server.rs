@@ -23,7 +23,7 @@ impl Strategy for ParameterServer {
         let share = Share::Leased { samples: self.batch, ahead: self.lead_max.is_none() };
         let Some(mine) = worker.gradient(share).await else { return Ok(()) };
         let center = worker.push(mine).await?;
-        worker.set_params(center);
+        worker.set_params(center).await;
         Ok(())
     }
 

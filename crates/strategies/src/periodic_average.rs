@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use paceline_learn::Vector;
-use paceline_learn::vector::distance_squared;
 use paceline_runtime::{Coordination, Interrupt, Strategy, Worker};
 use serde::{Deserialize, Serialize};
 
@@ -31,8 +30,7 @@ impl Strategy for PeriodicAverage {
         let average = worker.average(weight).await?;
         if self.period.reads_variance() {
             // The paper bounds the variance of parameters; the drift of buffers is unrelated to the rate.
-            let learned = ..worker.plan.layout.params;
-            let drift = distance_squared(&worker.params()[learned], &average.mean[learned]);
+            let drift = worker.drift_from(&average.mean).await;
             let variance = worker.mean_of(drift).await?;
             self.period.follow(&clock(worker), variance);
             worker.note("variance", variance);
@@ -44,11 +42,11 @@ impl Strategy for PeriodicAverage {
         let next = match self.outer.outer {
             Outer::None => average.mean,
             _ => {
-                let anchor = &worker.anchor()[..worker.plan.layout.params];
+                let anchor = &worker.anchor().await[..worker.plan.layout.params];
                 Arc::new(self.outer.step(anchor, (*average.mean).clone(), worker.rate()))
             }
         };
-        worker.set_params(next);
+        worker.set_params(next).await;
         Ok(())
     }
 
@@ -76,7 +74,7 @@ impl PeriodicAverage {
             }
             if let Some(mine) = worker.gradient(self.batches.share(worker.members())).await {
                 samples += mine.gradient.samples;
-                worker.descend_alone(&mine);
+                worker.descend_alone(&mine).await;
             }
         }
         (samples, steps)

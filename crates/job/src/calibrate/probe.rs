@@ -10,7 +10,7 @@ use paceline_learn::{Gradient, OptimizerState};
 use paceline_net::{ThreadCluster, ThreadConfig, ThreadHub};
 use paceline_runtime::codec::Payload;
 use paceline_runtime::coordination::Word;
-use paceline_runtime::edge::{Action, ClusterOutput, Event, News};
+use paceline_runtime::edge::{Action, ClusterOutput, Event, News, Place};
 use paceline_runtime::wire::{Entry, Tail};
 use paceline_runtime::{Cluster, Line, Record, Spans, Ticket, View, WorkerId};
 
@@ -210,6 +210,7 @@ fn hub_with_outputs(
         coordination: prepared.strategy().coordination(),
         done: Spans::new(),
         pace,
+        hosts: None,
         elastic: None,
     })
 }
@@ -246,7 +247,10 @@ impl Probe {
             *first += 1e-3 * self.asked as f32;
         }
         let since = Instant::now();
-        self.cluster.submit(self.me, Action::Compute { ticket, params, spans, updates: 0 });
+        self.cluster.submit(
+            self.me,
+            Action::Compute { ticket, at: Place::Ours(params), spans, updates: 0 },
+        );
         loop {
             match self.cluster.next() {
                 Some(Event::For { news: News::Computed { .. }, .. }) => {

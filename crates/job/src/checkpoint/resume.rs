@@ -140,7 +140,7 @@ fn check(
     let mut private = parts().flat_map(|part| part.private.vectors());
     let mut memory = parts().flat_map(|part| part.shared.strategy.vectors.values());
     if !replicas.chain(centers).all(|vector| vector.len() == wants)
-        || !optimizers.flat_map(|state| &state.slots).all(|slot| slot.len() == learned)
+        || !optimizers.flat_map(|state| state.slots()).all(|slot| slot.len() == learned)
         || !private.all(|(name, vector)| vector.is_empty() || fits(name, vector))
         || !memory.all(|vector| vector.is_empty() || vector.len() == learned)
     {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use paceline_learn::{OptimizerState, Vector};
 use paceline_runtime::agreed::Agreed;
 use paceline_runtime::private::PrivateState;
-use paceline_runtime::wire::{Published, SharedState};
+use paceline_runtime::wire::{AnyOptimizerState, Published, SharedState};
 use paceline_runtime::{Memory, Snapshot, Spans, WorkerId, WorkerSnapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -100,7 +100,8 @@ impl<'a> Vectors<'a> {
         }
     }
 
-    fn slots(&mut self, owner: &str, state: &'a OptimizerState) -> Slots {
+    fn slots(&mut self, owner: &str, state: &'a AnyOptimizerState) -> Slots {
+        let state = state.ours().expect("jobs with hosts are not saved");
         let named = state.slots.iter().enumerate();
         let slots = named.map(|(i, slot)| self.name(&format!("{owner}.optimizer.{i}"), slot));
         Slots { slots: slots.collect(), steps: state.steps }
@@ -175,10 +176,11 @@ impl Member {
 }
 
 impl Slots {
-    fn join(&self, find: Find<'_>) -> Result<Arc<OptimizerState>, FileProblem> {
+    fn join(&self, find: Find<'_>) -> Result<AnyOptimizerState, FileProblem> {
         let slot = |name: &Name| find(name).map(|slot| (*slot).clone());
         let slots: Result<Vec<Vector>, FileProblem> = self.slots.iter().map(slot).collect();
-        Ok(Arc::new(OptimizerState { slots: slots?, steps: self.steps }))
+        let state = OptimizerState { slots: slots?, steps: self.steps };
+        Ok(AnyOptimizerState::Ours(Arc::new(state)))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
+use paceline_runtime::wire::AnyOptimizerState;
 use paceline_runtime::{Snapshot, Spans};
 
 use super::files::{self, STATE, WEIGHTS};
@@ -185,5 +186,6 @@ fn write(
 fn steps(snapshot: &Snapshot) -> u64 {
     let workers = snapshot.workers.values().map(|part| &part.shared.optimizer);
     let center = snapshot.center.iter().map(|center| &center.optimizer);
-    workers.chain(center).map(|state| state.steps).max().unwrap_or(0)
+    let states = workers.chain(center).filter_map(AnyOptimizerState::ours);
+    states.map(|state| state.steps).max().unwrap_or(0)
 }

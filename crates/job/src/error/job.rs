@@ -26,6 +26,11 @@ pub enum JobError {
         "{field}: threads of one machine have no such fault; remove it from the faults, or simulate the scenario"
     )]
     ImpossibleFault { field: &'static str },
+    #[error(
+        "replicas that hosts hold cannot be saved or resumed yet: train without checkpoints, and let the hosts save their \
+        replicas"
+    )]
+    HostsNotSaved,
     #[error("workers = {workers}: each is a thread of this machine, give at most {most}")]
     TooManyToMeasure { workers: u32, most: u32 },
     #[error("speeds: {0} is not a speed: give numbers above zero")]

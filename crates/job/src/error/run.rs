@@ -17,6 +17,8 @@ pub enum RunError {
     WorkerStuck { worker: WorkerId, stuck: Stuck },
     #[error("a worker's thread panicked; see above")]
     WorkerPanicked,
+    #[error("the host of a worker panicked; see above")]
+    HostPanicked,
     #[error("the model panicked while it was timed; see above")]
     ModelPanicked,
     #[error("the strategy computes too few gradients to be timed: choose ssgd")]

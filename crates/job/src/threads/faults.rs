@@ -1,6 +1,7 @@
 //! Faults on threads, in real time: workers join, leave, are killed and stopped, at given times or at random, and so is the
 //! coordinator. A user rehearses with them what happens to a job on machines that fail.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -122,7 +123,7 @@ impl Faults {
 
     /// The next one last. The sort is stable: what is due at the same time happens in the order of the file.
     fn sort(&mut self) {
-        self.due.sort_by(|a, b| b.0.cmp(&a.0));
+        self.due.sort_by_key(|(time, _)| Reverse(*time));
     }
 
     fn at(&mut self, time: Duration, fault: Fault) {

@@ -10,15 +10,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
-use paceline_net::{ThreadCluster, ThreadConfig, ThreadHub};
+use paceline_net::{StartHost, ThreadCluster, ThreadConfig, ThreadHub};
 use paceline_runtime::edge::ClusterOutput;
 use paceline_runtime::{
-    Executor, Reader, SavePlan, Snapshot, Stuck, WorkerId, train as run_worker,
+    Executor, HostLine, Reader, SavePlan, Snapshot, Stuck, WorkerId, train as run_worker,
 };
 use paceline_sim::Scenario;
 
 use crate::checkpoint::{Saved, Saving, Writer};
 use crate::error::{Error, JobError, RunError, ScenarioError};
+use crate::hosts::{Hosts, hosted};
 use crate::job::Prepared;
 use crate::pace;
 use crate::run::evaluator::Evaluator;
@@ -63,6 +64,34 @@ const WORKERS_MAX: u32 = 1024;
 
 /// Trains on threads of this process.
 pub fn train(prepared: &Prepared, options: TrainOptions<'_>) -> Result<Trained, Error> {
+    run(prepared, options, None)
+}
+
+/// Trains on threads of this process with replicas that hosts hold. `host` runs on a thread of its own for each worker that
+/// starts, and answers what the worker asks until its line ends. A host has its own speed: none is emulated.
+pub fn train_hosted(
+    prepared: &Prepared,
+    options: TrainOptions<'_>,
+    host: impl Fn(HostLine) + Send + Sync + 'static,
+) -> Result<Trained, Error> {
+    if options.saving.is_some() {
+        return Err(JobError::HostsNotSaved.into());
+    }
+    let hosts = Hosts::new(host);
+    let trained = run(&hosted(prepared)?, options, Some(&hosts));
+    if trained.is_ok() {
+        hosts.join()?
+    } else {
+        hosts.join_ended()?
+    }
+    trained
+}
+
+fn run(
+    prepared: &Prepared,
+    options: TrainOptions<'_>,
+    hosts: Option<&Hosts>,
+) -> Result<Trained, Error> {
     let TrainOptions { speeds, pace, stop, saving, faults, readers } = options;
     pace::check_speeds(&speeds)?;
     let faults = faults.map(|faults| Scenario { workers: prepared.workers, ..faults });
@@ -94,6 +123,7 @@ pub fn train(prepared: &Prepared, options: TrainOptions<'_>) -> Result<Trained, 
         coordination,
         done: prepared.plan.resumed.as_ref().map(done).unwrap_or_default(),
         pace,
+        hosts: hosts.cloned().map(|hosts| -> StartHost { Box::new(move |line| hosts.start(line)) }),
         elastic: faults.as_ref().map(faults::elastic),
     });
     let evaluator = Evaluator::background(prepared.task.clone());

@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_learn::Gradient;
 
 use super::waiting::Wanted;
 use crate::coordination::{Lease, Order};
-use crate::edge::News;
+use crate::edge::{Answer, News};
 use crate::exchange::Sum;
 use crate::ids::{Ticket, WorkerId};
 use crate::snapshot::Snapshot;
 use crate::spans::Spans;
 use crate::view::View;
-use crate::wire::{Letter, Mailbox, Message, Published, SharedState, Standing};
+use crate::wire::{AnyOptimizerState, Letter, Mailbox, Message, Published, SharedState, Standing};
 
 #[derive(Default)]
 pub struct Inbox {
@@ -49,7 +50,8 @@ pub struct Inbox {
     open: Vec<Ticket>,
     /// Those of them that ask for an exchange.
     exchanges: Vec<Ticket>,
-    gradients: BTreeMap<Ticket, Gradient>,
+    gradients: BTreeMap<Ticket, (Gradient, Option<Duration>)>,
+    answers: BTreeMap<Ticket, Answer>,
     sums: BTreeMap<Ticket, Arc<Sum>>,
     gathered: BTreeMap<Ticket, Arc<Vec<Standing>>>,
     values: BTreeMap<Ticket, Option<Published>>,
@@ -68,9 +70,14 @@ pub type CenterReply = Published;
 impl Inbox {
     pub(super) fn deliver(&mut self, news: News) {
         match news {
-            News::Computed { ticket, gradient } => {
+            News::Computed { ticket, gradient, took } => {
                 if self.close(ticket) {
-                    self.gradients.insert(ticket, gradient);
+                    self.gradients.insert(ticket, (gradient, took));
+                }
+            }
+            News::Hosted { ticket, answer } => {
+                if self.close(ticket) {
+                    self.answers.insert(ticket, answer);
                 }
             }
             News::Summed { ticket, sum } => {
@@ -103,7 +110,7 @@ impl Inbox {
             Letter::SharedState { view, state } => self.shared_states.push((from, view, state)),
             Letter::Result { view, sum } => self.results.push((from, view, sum)),
             Letter::Center { params, reign, version, done, .. } => {
-                let optimizer = Arc::default();
+                let optimizer = AnyOptimizerState::default();
                 let center = Published { params, optimizer, reign, version, done };
                 self.centers.push_back((from, center));
             }
@@ -222,8 +229,13 @@ impl Inbox {
         self.results.retain(|(_, view, _)| *view >= before);
     }
 
-    pub fn gradient(&mut self, ticket: Ticket) -> Option<Gradient> {
+    /// A gradient, and how long it was computed if a host says so.
+    pub fn gradient(&mut self, ticket: Ticket) -> Option<(Gradient, Option<Duration>)> {
         self.gradients.remove(&ticket)
+    }
+
+    pub fn answer(&mut self, ticket: Ticket) -> Option<Answer> {
+        self.answers.remove(&ticket)
     }
 
     pub fn sum(&mut self, ticket: Ticket) -> Option<Arc<Sum>> {

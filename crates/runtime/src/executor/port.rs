@@ -13,7 +13,7 @@ use super::inbox::Inbox;
 use super::waiting::{Interrupt, Wanted};
 use super::{Shared, Task};
 use crate::coordination::Word;
-use crate::edge::{Action, Replica, Shareable};
+use crate::edge::{Action, Answer, Ask, Place, Replica, Shareable};
 use crate::exchange::Sum;
 use crate::ids::{Ticket, WorkerId};
 use crate::journal::Record;
@@ -87,8 +87,22 @@ impl Port {
         self.shared.borrow_mut().record(record);
     }
 
-    pub fn compute(&self, params: Arc<Vector>, spans: Spans, updates: u32) -> Ticket {
-        self.ask(|ticket| Action::Compute { ticket, params, spans, updates })
+    pub fn compute(&self, at: Place, spans: Spans, updates: u32) -> Ticket {
+        self.ask(|ticket| Action::Compute { ticket, at, spans, updates })
+    }
+
+    /// Asks the host of this worker, and waits for its answer.
+    pub async fn ask_host(&self, ask: Ask) -> Answer {
+        let ticket = {
+            let mut shared = self.shared.borrow_mut();
+            let ticket = Ticket(shared.next_serial());
+            if let Some(answer) = shared.cluster.ask_host(self.worker, ticket, ask) {
+                return answer;
+            }
+            self.inbox.borrow_mut().open(ticket);
+            ticket
+        };
+        self.until(Wanted::Host, |inbox| inbox.answer(ticket)).await
     }
 
     pub fn exchange(&self, view: Arc<View>, number: u64, entry: Entry) -> Ticket {

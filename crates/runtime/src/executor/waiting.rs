@@ -19,6 +19,7 @@ pub enum Interrupt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     Gradient,
+    Host,
     Exchange { view: u64, number: u64 },
     SharedState { from: WorkerId },
     Result { from: WorkerId },
@@ -34,6 +35,7 @@ impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Wanted::Gradient => write!(f, "its gradient"),
+            Wanted::Host => write!(f, "its host"),
             Wanted::Exchange { view, number } => {
                 write!(f, "the others in exchange {number}, in view {view}")
             }

@@ -61,14 +61,14 @@ async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordinat
         }
         begin_round(worker, strategy.as_ref());
         let ended = strategy.round(worker).await;
-        worker.commit();
+        worker.commit().await;
         let samples = worker.samples_at_lease();
         match coordination {
             // The server knows the samples in its center better than any lease.
             Coordination::Centered { applies_samples: true } => {}
             Coordination::Centered { applies_samples: false } => {
                 // If the center is lost before anybody has read it, the next server begins with its own replica.
-                worker.publish();
+                worker.publish().await;
                 worker.evaluate_epoch(samples, &[worker.server()], Shelf::Center);
             }
             Coordination::Asynchronous | Coordination::Synchronous => {
@@ -81,7 +81,7 @@ async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordinat
                 worker.port.send(worker.server(), Letter::Idle);
             }
             // The job is saved with the replica that is evaluated.
-            worker.publish();
+            worker.publish().await;
             hand_in(worker, strategy.as_ref(), collection::LAST).await;
             worker.port.tell(Word::Finished);
             wait_for_change(worker, worker.view.number, |_| true).await;
@@ -93,7 +93,7 @@ async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordinat
 /// Between rounds a replica holds exactly the samples that this worker has reported as applied.
 async fn hand_in(worker: &mut Worker, strategy: &dyn AnyStrategy, number: u64) {
     if worker.plan.saves.is_some() {
-        let shared = shared_state(worker, strategy);
+        let shared = shared_state(worker, strategy).await;
         let _ = worker.hand_in(number, None, shared).await;
     }
 }
@@ -132,8 +132,8 @@ async fn begin(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resu
             .await?;
         let started = worker.port.look(|inbox| inbox.start.clone().filter(|view| view.has(me)));
         if let Some(view) = started {
-            start(worker, strategy, view);
-            worker.publish();
+            start(worker, strategy, view).await;
+            worker.publish().await;
             return Ok(());
         }
         worker.follow_view();
@@ -141,7 +141,7 @@ async fn begin(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resu
             if centered { adopt_center(worker).await } else { adopt_replica(worker).await };
         let Some(adopted) = adopted else { continue };
         let (who, view) = (worker.id, worker.view.number);
-        worker.publish();
+        worker.publish().await;
         worker.port.record(Record::Settled { who, view, round: 0, adopted: Some(adopted) });
         worker.port.tell(Word::Settled { view, exchange: 0 });
         return Ok(());
@@ -151,7 +151,8 @@ async fn begin(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resu
 async fn adopt_center(worker: &mut Worker) -> Option<WorkerId> {
     let server = worker.server();
     let center = worker.call_server(Letter::Newcomer).await.ok()?;
-    (worker.state.params, worker.state.version) = (center.params, center.version);
+    worker.set_params(center.params).await;
+    worker.state.version = center.version;
     Some(server)
 }
 
@@ -164,7 +165,7 @@ async fn adopt_replica(worker: &mut Worker) -> Option<WorkerId> {
     let in_turn = members.members.iter().cycle().skip(first).take(n);
     for &member in in_turn.filter(|member| **member != worker.id) {
         if let Ok(value) = worker.port.read(member, Shelf::Replica, Extent::Whole).await {
-            return Some(adopt(worker, member, value));
+            return Some(adopt(worker, member, value).await);
         }
     }
     if worker.port.look(|inbox| inbox.view_number()) > members.number {
@@ -172,11 +173,12 @@ async fn adopt_replica(worker: &mut Worker) -> Option<WorkerId> {
     }
     let others = members.members.iter().copied().filter(|member| *member != worker.id);
     let found = worker.port.read_any(others, Shelf::Replica, Extent::Whole).await;
-    found.map(|(member, value)| adopt(worker, member, value))
+    let (member, value) = found?;
+    Some(adopt(worker, member, value).await)
 }
 
-fn adopt(worker: &mut Worker, source: WorkerId, value: Published) -> WorkerId {
-    (worker.state.params, worker.state.optimizer) = (value.params, value.optimizer);
+async fn adopt(worker: &mut Worker, source: WorkerId, value: Published) -> WorkerId {
+    worker.adopt(value.params, value.optimizer).await;
     worker.state.version = value.version;
     source
 }

@@ -33,7 +33,7 @@ pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) 
     let record = if is_put_out {
         Record::PutOut { who }
     } else if is_over && worker.view.has(who) {
-        let fingerprint = worker.port.fingerprint(&worker.state.params);
+        let fingerprint = worker.port.fingerprint(worker.params().await);
         Record::Finished { who, rounds, fingerprint }
     } else {
         Record::Left { who }
@@ -43,31 +43,33 @@ pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) 
 }
 
 /// Begins in a view in which all members do, from the initial state or from a snapshot.
-fn start(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, view: Arc<View>) {
+async fn start(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>, view: Arc<View>) {
     worker.stand_in(view.clone());
     worker.agree_on(view);
     let saved = worker.port.look(|inbox| inbox.snapshot.clone());
-    let Some(snapshot) = saved.or(worker.plan.resumed.clone()) else { return };
+    let Some(snapshot) = saved.or(worker.plan.resumed.clone()) else {
+        return worker.begin_with_initial().await;
+    };
     let first = snapshot.workers.values().next().expect("a snapshot has parts");
     strategy.load(first.shared.strategy.clone()).expect("the memory was checked when it was read");
-    worker.begin_from(&snapshot);
+    worker.begin_from(&snapshot).await;
     worker.skip_epochs(snapshot.done.len());
     if strategy.coordination() == (Coordination::Centered { applies_samples: true }) {
         // Replicas are copies of the center, which is the newest of them.
-        worker.state.params = snapshot.params();
+        worker.set_params(snapshot.params()).await;
         worker.state.version = snapshot.version();
     }
     // If nothing is left to do, these are the parameters that are evaluated.
-    worker.publish();
+    worker.publish().await;
 }
 
 /// What a newcomer would adopt from this worker.
-fn shared_state(worker: &Worker, strategy: &dyn AnyStrategy) -> SharedState {
+async fn shared_state(worker: &Worker, strategy: &dyn AnyStrategy) -> SharedState {
     SharedState {
         round: worker.state.round,
         version: worker.state.version,
-        params: worker.state.params.clone(),
-        optimizer: worker.state.optimizer.clone(),
+        params: worker.params().await.clone(),
+        optimizer: worker.optimizer().await,
         strategy: strategy.save(),
         agreed: worker.state.agreed.clone(),
     }

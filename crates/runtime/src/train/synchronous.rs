@@ -84,7 +84,7 @@ async fn begin(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resu
         wait(worker, Wanted::View, comes).await?;
         let Some((view, is_start)) = worker.port.look(|inbox| next(inbox)) else { continue };
         if is_start {
-            start(worker, strategy, view);
+            start(worker, strategy, view).await;
             return Ok(());
         }
         board(worker, strategy, view, true).await?;
@@ -129,8 +129,10 @@ async fn attempt(
         Step::Finish => strategy.finish(worker).await?,
     }
     // First, so that a reader of the round's lines can read its replica.
-    worker.publish();
-    worker.commit();
+    if worker.is_shown() {
+        worker.publish().await;
+    }
+    worker.commit().await;
     worker.evaluate_epoch(worker.samples_done(), &[worker.id], Shelf::Replica);
     Ok(())
 }
@@ -153,7 +155,7 @@ async fn hand_in_if_due(worker: &mut Worker, strategy: &dyn AnyStrategy) -> Resu
         worker.save_served = worker.save_agreed;
         worker.stop_served = worker.state.agreed.stopped;
         let done = worker.state.agreed.ledger.done().clone();
-        let shared = shared_state(worker, strategy);
+        let shared = shared_state(worker, strategy).await;
         worker.hand_in(round, Some(done), shared).await?;
     }
     Ok(())
@@ -196,7 +198,7 @@ async fn board(
     }
     let (who, view, round) = (worker.id, plan.number, worker.state.round);
     worker.port.record(Record::Settled { who, view, round, adopted });
-    worker.publish();
+    worker.publish().await;
     Ok(())
 }
 
@@ -214,7 +216,7 @@ async fn share(
     let holder = rows().find(|(_, it)| !it.newcomer);
     let (source, theirs) = holder.expect("a plan keeps a member of the view in force");
     if source == worker.id {
-        let state = Arc::new(shared_state(worker, strategy.as_ref()));
+        let state = Arc::new(shared_state(worker, strategy.as_ref()).await);
         for (member, _) in rows().filter(|(_, it)| it.newcomer) {
             let (view, state) = (plan.number, state.clone());
             worker.port.send(member, Letter::SharedState { view, state });
@@ -230,8 +232,7 @@ async fn share(
     worker.state.agreed = shared.agreed.clone();
     worker.state.round = shared.round;
     worker.state.version = shared.version;
-    worker.state.params = shared.params.clone();
-    worker.state.optimizer = shared.optimizer.clone();
+    worker.adopt(shared.params.clone(), shared.optimizer.clone()).await;
     worker.skip_epochs(worker.samples_done());
     Ok(Some(source))
 }

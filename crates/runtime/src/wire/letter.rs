@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use paceline_learn::{OptimizerState, Vector};
+use paceline_learn::Vector;
 use serde::{Deserialize, Serialize};
 
-use super::{FrameError, Framed, HEADER_BYTES, Memory, Sum, Tail};
+use super::{AnyOptimizerState, FrameError, Framed, HEADER_BYTES, Memory, Sum, Tail};
 use crate::agreed::Agreed;
 use crate::codec::Payload;
 use crate::spans::Spans;
@@ -86,8 +86,7 @@ pub struct SharedState {
     pub version: u64,
     #[serde(skip)]
     pub params: Arc<Vector>,
-    #[serde(with = "steps_only")]
-    pub optimizer: Arc<OptimizerState>,
+    pub optimizer: AnyOptimizerState,
     pub strategy: Memory,
     pub agreed: Agreed,
 }
@@ -103,7 +102,7 @@ impl SharedState {
         let head = Head { strategy: &self.strategy.json, agreed: &self.agreed };
         let head = serde_json::to_vec(&head).map_or(0, |text| text.len() as u64);
         let vectors = self.strategy.vectors.values().map(|vector| 4 * vector.len() as u64);
-        4 * self.params.len() as u64 + bytes_of_slots(&self.optimizer) + head + vectors.sum::<u64>()
+        4 * self.params.len() as u64 + self.optimizer.bytes() + head + vectors.sum::<u64>()
     }
 }
 
@@ -112,8 +111,7 @@ impl SharedState {
 pub struct Published {
     #[serde(skip)]
     pub params: Arc<Vector>,
-    #[serde(with = "steps_only")]
-    pub optimizer: Arc<OptimizerState>,
+    pub optimizer: AnyOptimizerState,
     /// The number of the view that made the center's server the server. Copies are ordered by reign, then version:
     /// an update of a server that was lost is older than any of its successor's.
     #[serde(default)]
@@ -126,7 +124,7 @@ pub struct Published {
 impl Published {
     /// Size on the wire, without a header.
     pub fn bytes(&self) -> u64 {
-        4 * self.params.len() as u64 + bytes_of_slots(&self.optimizer) + bytes_of_spans(&self.done)
+        4 * self.params.len() as u64 + self.optimizer.bytes() + bytes_of_spans(&self.done)
     }
 
     /// What crosses the wire when this much of it is read.
@@ -135,7 +133,7 @@ impl Published {
             Extent::Whole => self.clone(),
             Extent::Params => Published {
                 params: self.params.clone(),
-                optimizer: Arc::default(),
+                optimizer: AnyOptimizerState::default(),
                 reign: self.reign,
                 version: self.version,
                 done: Arc::default(),
@@ -203,10 +201,6 @@ fn bytes_of_spans(spans: &Spans) -> u64 {
     16 * spans.intervals().len() as u64
 }
 
-fn bytes_of_slots(state: &OptimizerState) -> u64 {
-    state.slots.iter().map(|slot| 4 * slot.len() as u64).sum()
-}
-
 /// A payload is encoded already and goes as it is; it is no frame of floats.
 impl Framed for Letter {
     fn frames(&self) -> Vec<&[f32]> {
@@ -246,7 +240,7 @@ impl Framed for Letter {
 impl Framed for SharedState {
     fn frames(&self) -> Vec<&[f32]> {
         let memory = self.strategy.vectors.values().map(|vector| vector.as_slice());
-        let slots = self.optimizer.slots.iter().map(Vec::as_slice);
+        let slots = self.optimizer.slots().iter().map(Vec::as_slice);
         std::iter::once(self.params.as_slice()).chain(memory).chain(slots).collect()
     }
 
@@ -260,14 +254,14 @@ impl Framed for SharedState {
         let mut frames = frames.into_iter().map(Arc::new);
         self.params = frames.next().unwrap_or_default();
         self.strategy.vectors.values_mut().zip(frames).for_each(|(place, frame)| *place = frame);
-        Arc::make_mut(&mut self.optimizer).slots = slots;
+        self.optimizer.fill(slots);
         Ok(())
     }
 }
 
 impl Framed for Published {
     fn frames(&self) -> Vec<&[f32]> {
-        let slots = self.optimizer.slots.iter().map(Vec::as_slice);
+        let slots = self.optimizer.slots().iter().map(Vec::as_slice);
         std::iter::once(self.params.as_slice()).chain(slots).collect()
     }
 
@@ -275,7 +269,7 @@ impl Framed for Published {
         let mut frames = frames.into_iter();
         let params = frames.next().ok_or(FrameError { expected: 1, received: 0 })?;
         self.params = Arc::new(params);
-        Arc::make_mut(&mut self.optimizer).slots = frames.collect();
+        self.optimizer.fill(frames.collect());
         Ok(())
     }
 }
@@ -285,35 +279,18 @@ fn exactly<const N: usize>(frames: Vec<Vector>) -> Result<[Vector; N], FrameErro
     frames.try_into().map_err(|_| FrameError { expected: N, received })
 }
 
-/// An optimizer's state without its vectors.
-mod steps_only {
-    use std::sync::Arc;
-
-    use paceline_learn::OptimizerState;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(state: &Arc<OptimizerState>, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(state.steps)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Arc<OptimizerState>, D::Error> {
-        let steps = u64::deserialize(from)?;
-        Ok(Arc::new(OptimizerState { steps, ..OptimizerState::default() }))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ledger::Ledger;
     use crate::wire::Extra;
-    use paceline_learn::{Rescale, Rescaler};
+    use paceline_learn::{OptimizerState, Rescale, Rescaler};
 
     fn letters() -> Vec<Letter> {
         let vector = |x: f32| Arc::new(vec![x, x + 1.0]);
-        let optimizer = Arc::new(OptimizerState { slots: vec![vec![7.0], vec![8.0]], steps: 3 });
+        let state = OptimizerState { slots: vec![vec![7.0], vec![8.0]], steps: 3 };
+        let optimizer = AnyOptimizerState::Ours(Arc::new(state));
+        let theirs = AnyOptimizerState::Theirs(Arc::new(vec![1, 255]));
         let published = Published {
             params: vector(1.0),
             optimizer: optimizer.clone(),
@@ -356,7 +333,8 @@ mod tests {
             },
             Letter::Idle,
             Letter::Newcomer,
-            Letter::Handover { center: published },
+            Letter::Handover { center: published.clone() },
+            Letter::Handover { center: Published { optimizer: theirs, ..published } },
             Letter::Message { to: Mailbox::Server, message },
         ]
     }

@@ -5,6 +5,7 @@
 
 mod letter;
 mod memory;
+mod optimizer;
 mod sum;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::codec::{Encoded, Payload};
 
 pub use letter::{Extent, Letter, Mailbox, Message, Published, SharedState, Shelf};
 pub use memory::Memory;
+pub use optimizer::AnyOptimizerState;
 pub use sum::Sum;
 
 /// What precedes every message: sender, view, exchange, part, length, checksum.

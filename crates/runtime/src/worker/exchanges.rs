@@ -93,10 +93,10 @@ impl Worker {
     /// Lossy codecs encode the difference from the anchor, which all members have; buffers are sent as they are.
     pub async fn average(&mut self, weight: f64) -> Result<Average, Interrupt> {
         let lossy = self.plan.codec.is_lossy();
-        let mut vector = (*self.state.params).clone();
+        let mut vector = (**self.params().await).clone();
         if lossy {
             let learned = self.learned(&vector).len();
-            add_scaled(&mut vector[..learned], -1.0, &self.state.anchor[..learned]);
+            add_scaled(&mut vector[..learned], -1.0, &self.anchor().await[..learned]);
         }
         if weight != 1.0 {
             scale(&mut vector, weight as f32);
@@ -107,7 +107,7 @@ impl Worker {
         let weights: f64 = sum.tails.iter().map(|tail| tail.extra.number()).sum();
         if weights == 0.0 {
             // No contributor has learned anything: those that have were lost.
-            return Ok(Average { mean: self.state.anchor.clone(), sum });
+            return Ok(Average { mean: self.anchor().await.clone(), sum });
         }
         let mean = sum.mean.get_or_init(|| {
             let mut mean = sum.gradient.sum.clone();
@@ -117,7 +117,7 @@ impl Worker {
         let mean = if lossy {
             let mut moved = (**mean).clone();
             let learned = self.learned(&moved).len();
-            add(&mut moved[..learned], &self.state.anchor[..learned]);
+            add(&mut moved[..learned], &self.anchor().await[..learned]);
             Arc::new(moved)
         } else {
             mean.clone()

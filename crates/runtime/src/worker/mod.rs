@@ -2,6 +2,7 @@
 
 mod exchanges;
 mod letters;
+mod replica;
 mod samples;
 mod settling;
 mod snapshots;
@@ -9,7 +10,7 @@ mod snapshots;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_learn::{Dice, Gradient, OptimizerState, Rescaler, Vector, mix};
+use paceline_learn::{Dice, Gradient, Rescaler, Vector, mix};
 
 use crate::agreed::Agreed;
 use crate::coordination::Word;
@@ -22,7 +23,8 @@ use crate::plan::Plan;
 use crate::private::PrivateState;
 use crate::spans::Spans;
 use crate::view::View;
-use crate::wire::{Memory, Published, Shelf};
+use crate::wire::{Memory, Shelf};
+use replica::Held;
 
 /// Where the samples of a gradient come from.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,11 +81,10 @@ pub struct Average {
 pub struct State {
     pub round: u64,
     pub version: u64,
-    pub params: Arc<Vector>,
-    pub optimizer: Arc<OptimizerState>,
+    pub replica: Held,
     pub agreed: Agreed,
-    /// The replica at the start of the round.
-    pub anchor: Arc<Vector>,
+    /// The replica at the start of the round. `None` if a host holds it and was not asked for it.
+    pub anchor: Option<Arc<Vector>>,
     pub private: PrivateState,
 }
 
@@ -92,8 +93,7 @@ impl State {
         State {
             round: 0,
             version: 0,
-            params: plan.initial.clone(),
-            optimizer: plan.blank.clone(),
+            replica: Held::new(plan),
             agreed: Agreed {
                 ledger: plan.ledger.clone(),
                 rescaler: Rescaler::new(plan.rescale, plan.batch_reference),
@@ -102,7 +102,7 @@ impl State {
                 exchanges: 0,
                 digest: 0,
             },
-            anchor: plan.initial.clone(),
+            anchor: Some(plan.initial.clone()),
             private: PrivateState::default(),
         }
     }
@@ -135,6 +135,8 @@ pub struct Worker {
     deals: u64,
     factor: f32,
     updates: u32,
+    /// Whether a host has made a step in this round.
+    has_descended: bool,
     lease: Option<Ticket>,
     /// Leased samples whose gradients are not applied yet.
     in_hand: Spans,
@@ -168,6 +170,7 @@ impl Worker {
             deals: 0,
             factor: 1.0,
             updates: 0,
+            has_descended: false,
             lease: None,
             in_hand: Spans::new(),
             center_known: (0, Arc::default()),
@@ -213,23 +216,6 @@ impl Worker {
     /// is in force since. Shares and learning rates follow these: of a loss, some members hear earlier than others.
     pub fn members(&self) -> &[WorkerId] {
         &self.state.agreed.view.members
-    }
-
-    pub fn params(&self) -> &Arc<Vector> {
-        &self.state.params
-    }
-
-    pub fn params_mut(&mut self) -> &mut Vector {
-        Arc::make_mut(&mut self.state.params)
-    }
-
-    pub fn set_params(&mut self, params: Arc<Vector>) {
-        self.state.params = params;
-    }
-
-    /// The replica as it was at the start of the round.
-    pub fn anchor(&self) -> &Arc<Vector> {
-        &self.state.anchor
     }
 
     /// The learning rate now: base schedule x rescale factor.
@@ -308,7 +294,8 @@ impl Worker {
     pub(crate) fn begin_round(&mut self, basis: Basis) {
         let Basis { nominal_batch, lane_batch, is_synchronous, memory } = basis;
         self.factor = self.state.agreed.rescaler.factor(nominal_batch);
-        self.state.anchor = self.state.params.clone();
+        self.state.anchor = self.state.replica.known().cloned();
+        self.has_descended = false;
         (self.deals, self.nominal_batch) = (0, nominal_batch);
         self.lane_batch = lane_batch;
         if is_synchronous {
@@ -318,21 +305,28 @@ impl Worker {
         self.common = memory.map(|memory| self.hash_of_common(memory));
     }
 
-    /// A hash of the replica and the strategy's memory.
+    /// A hash of the replica and the strategy's memory. Hosts need not compute the same bits: their replicas are not compared.
     fn hash_of_common(&self, memory: Memory) -> u64 {
         let hash_of = |vector: &Arc<Vector>| self.port.fingerprint(vector);
         let Memory { json, vectors } = memory;
         let hashes = [digest(&json.to_string())].into_iter().chain(vectors.values().map(hash_of));
-        hashes.fold(hash_of(&self.state.params), |hash, part| mix(hash ^ part))
+        let replica = match &self.state.replica {
+            Held::Ours { params, .. } => hash_of(params),
+            Held::Theirs { .. } => 0,
+        };
+        hashes.fold(replica, |hash, part| mix(hash ^ part))
     }
 
     pub(crate) fn has_sum_under_way(&self) -> bool {
         self.state.private.pending.is_some()
     }
 
-    pub(crate) fn commit(&mut self) {
+    pub(crate) async fn commit(&mut self) {
         self.state.round += 1;
-        let fingerprint = self.plan.fingerprints.then(|| self.port.fingerprint(&self.state.params));
+        let fingerprint = match self.plan.fingerprints {
+            true => Some(self.port.fingerprint(self.params().await)),
+            false => None,
+        };
         let (who, round) = (self.id, self.state.round);
         self.port.record(Record::Committed { who, round, fingerprint });
     }
@@ -347,6 +341,11 @@ impl Worker {
         }
     }
 
+    /// Whether an epoch has ended in this round of a synchronous strategy.
+    fn has_epoch_ended(&self) -> bool {
+        self.epochs_seen < self.samples_done() / self.plan.samples_per_epoch.max(1)
+    }
+
     /// The state is another one, whose epochs have been evaluated already.
     pub(crate) fn skip_epochs(&mut self, samples: u64) {
         self.epochs_seen = samples / self.plan.samples_per_epoch.max(1);
@@ -355,13 +354,6 @@ impl Worker {
     /// Samples applied when the last lease was granted.
     pub(crate) fn samples_at_lease(&self) -> u64 {
         self.clock
-    }
-
-    /// Puts the replica where peers can read it.
-    pub fn publish(&self) {
-        let (params, optimizer) = (self.state.params.clone(), self.state.optimizer.clone());
-        let (reign, version, done) = (0, 0, Arc::default());
-        self.port.publish(Shelf::Replica, Published { params, optimizer, reign, version, done });
     }
 
     /// Stands in a view from now on; older ones are forgotten.

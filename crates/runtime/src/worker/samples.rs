@@ -1,13 +1,10 @@
-//! Samples and gradients: where a worker's batches come from, and how they move its replica.
-
-use std::sync::Arc;
+//! Samples and gradients: where a worker's batches come from.
 
 use paceline_learn::gradient::joint_weight;
 use paceline_learn::mix;
 
-use super::{Mine, Share, Total, Worker, steps};
+use super::{Mine, Share, Worker, steps};
 use crate::coordination::{Lease, Word};
-use crate::edge::Replica;
 use crate::executor::Wanted;
 use crate::journal::Record;
 use crate::ledger::{Ledger, even_share};
@@ -20,38 +17,41 @@ impl Worker {
     /// The gradient at the replica over the samples of `share`; `None` if no sample is free.
     pub async fn gradient(&mut self, share: Share) -> Option<Mine> {
         let is_leased = matches!(share, Share::Leased { .. });
-        let spans = match share {
+        let spans = match &share {
             Share::Even(total) => {
                 self.say_bye_if_ordered();
-                self.deal_evenly(total);
+                self.deal_evenly(*total);
                 let rank = self.state.agreed.view.rank(self.id);
                 let rank = rank.expect("a worker is one of the agreed members");
-                self.draw(even_share(total, self.members().len(), rank))
+                self.draw(even_share(*total, self.members().len(), rank))
             }
             Share::ByRank(shares) => {
                 self.say_bye_if_ordered();
-                self.deal(&shares);
+                self.deal(shares);
                 let rank = self.state.agreed.view.rank(self.id);
                 self.draw(shares[rank.expect("a worker is one of the agreed members")])
             }
             Share::Lane(samples) => {
                 self.say_bye_if_ordered();
-                self.draw(samples)
+                self.draw(*samples)
             }
-            Share::Leased { samples, ahead } => self.leased(samples, ahead).await,
+            Share::Leased { samples, ahead } => self.leased(*samples, *ahead).await,
         };
         if spans.is_empty() {
             return None;
         }
         let since = self.now();
-        let updates = std::mem::take(&mut self.updates);
-        let ticket = self.port.compute(self.state.params.clone(), spans.clone(), updates);
-        let gradient = self.port.until(Wanted::Gradient, |inbox| inbox.gradient(ticket)).await;
+        let (at, updates) = (self.place(&share), std::mem::take(&mut self.updates));
+        // Shares of a thousand members are not kept while a thousand gradients are computed.
+        drop(share);
+        let ticket = self.port.compute(at, spans.clone(), updates);
+        let (gradient, took) =
+            self.port.until(Wanted::Gradient, |inbox| inbox.gradient(ticket)).await;
         let samples = spans.len();
         let (who, round) = (self.id, Some(self.state.round));
         let recorded = self.plan.fingerprints.then(|| spans.clone());
         self.port.record(Record::Computed { who, since, samples, round, spans: recorded });
-        let took = self.now() - since;
+        let took = took.unwrap_or(self.now() - since);
         let private = &mut self.state.private;
         private.compute += took;
         private.weight =
@@ -112,6 +112,18 @@ impl Worker {
             lane.map(|lane| lane.get(self.state.private.drawn, samples)).unwrap_or_default();
         self.state.private.drawn += spans.len();
         spans
+    }
+
+    /// What this worker will probably compute next: the rest of its lane, and what the same shares would deal to it.
+    pub(super) fn samples_ahead(&self, share: &Share) -> Spans {
+        let mut ledger = Ledger::clone(&self.state.agreed.ledger);
+        match share {
+            Share::Even(total) => ledger.deal_evenly(self.members(), *total),
+            Share::ByRank(shares) => ledger.deal_shares(self.members(), shares),
+            Share::Lane(_) | Share::Leased { .. } => {}
+        }
+        let lane = ledger.lane(self.id);
+        lane.map(|lane| lane.get(self.state.private.drawn, u64::MAX)).unwrap_or_default()
     }
 
     async fn leased(&mut self, samples: u64, ahead: bool) -> Spans {
@@ -189,58 +201,6 @@ impl Worker {
             .await;
         if let Some(Lease::Yours { spans, .. }) = leased {
             self.give_back(spans);
-        }
-    }
-
-    /// Steps along the mean gradient over the samples of all members.
-    pub fn descend(&mut self, total: &Total) {
-        let rate = self.rate();
-        if total.sum.gradient.samples > 0 {
-            let before = (self.state.params.clone(), self.state.optimizer.clone());
-            let plan = self.plan.clone();
-            let step = |(params, state): &Replica| -> Replica {
-                let gradient = &total.sum.gradient;
-                let (params, state) =
-                    plan.optimizer.descended(params, state, gradient, rate, &plan.layout);
-                (Arc::new(params), Arc::new(state))
-            };
-            let after = self.port.descend(before, &total.sum, rate, &step);
-            (self.state.params, self.state.optimizer) = after;
-        }
-        self.updates += 1;
-        self.state.version += 1;
-    }
-
-    /// Steps along this worker's own gradient, before any exchange. Leased samples are thereby applied;
-    /// others are when the replicas are averaged.
-    pub fn descend_alone(&mut self, mine: &Mine) {
-        let rate = self.rate();
-        let plan = self.plan.clone();
-        let params = Arc::make_mut(&mut self.state.params);
-        let optimizer = Arc::make_mut(&mut self.state.optimizer);
-        plan.optimizer.descend(params, optimizer, &mine.gradient, rate, &plan.layout);
-        let staleness = self.state.version - mine.version;
-        self.updates += 1;
-        self.state.version += 1;
-        if mine.is_leased {
-            // This is never undone, so journal and coordinator are told in the same step.
-            let (who, version, spans) = (self.id, self.state.version, mine.spans.clone());
-            let (loss_sum, weight) = (mine.gradient.loss_sum, mine.gradient.weight);
-            let round = Some(self.state.round);
-            self.in_hand.subtract(&spans);
-            let (done, result) = (Word::Done { spans: spans.clone() }, None);
-            self.port.record(Record::Applied {
-                who,
-                version,
-                spans,
-                loss_sum,
-                weight,
-                staleness,
-                rate,
-                round,
-                result,
-            });
-            self.port.tell(done);
         }
     }
 }

@@ -42,7 +42,7 @@ impl Worker {
 
     /// Begins with this worker's part of the snapshot, if the members are the same; else with what a
     /// newcomer gets.
-    pub(crate) fn begin_from(&mut self, snapshot: &Snapshot) {
+    pub(crate) async fn begin_from(&mut self, snapshot: &Snapshot) {
         let first = snapshot.workers.values().next().expect("a snapshot has parts");
         self.state.agreed = Agreed { stopped: false, ..first.shared.agreed.clone() };
         let is_same = self.view.members.iter().eq(snapshot.workers.keys())
@@ -53,9 +53,8 @@ impl Worker {
         // Checkpoints are named by their round, so the count never goes back.
         self.state.round = if is_same { shared.round } else { snapshot.round() };
         self.state.version = shared.version;
-        self.state.params = if is_same { shared.params.clone() } else { snapshot.params() };
-        self.state.optimizer = shared.optimizer.clone();
-        self.state.anchor = self.state.params.clone();
+        let params = if is_same { shared.params.clone() } else { snapshot.params() };
+        self.adopt(params, shared.optimizer.clone()).await;
         // In older formats each member counted its own exchanges, which are as many as all members'.
         let counted = self.state.agreed.exchanges.max(first.private.exchanges);
         let pending =

@@ -205,7 +205,17 @@ mod tests {
     fn applied(who: u32, version: u64, spans: Spans, result: Option<(u64, u64)>) -> Record {
         let result = result.map(|(exchange, view)| ResultName { exchange, view });
         let (who, loss_sum, staleness, rate, round) = (WorkerId(who), 0.0, 0, 0.1, None);
-        Record::Applied { who, version, spans, loss_sum, staleness, rate, round, result }
+        Record::Applied {
+            weight: None,
+            who,
+            version,
+            spans,
+            loss_sum,
+            staleness,
+            rate,
+            round,
+            result,
+        }
     }
 
     fn violations(began: Record, records: Vec<Record>) -> usize {

@@ -166,7 +166,17 @@ mod tests {
     fn applied(version: u64, staleness: u64, result: Option<(u64, u64)>) -> Record {
         let result = result.map(|(exchange, view)| ResultName { exchange, view });
         let (who, spans, loss_sum, rate) = (WorkerId(0), Spans::one(0, 1), 0.0, 0.5);
-        Record::Applied { who, version, spans, loss_sum, staleness, rate, round: Some(0), result }
+        Record::Applied {
+            weight: None,
+            who,
+            version,
+            spans,
+            loss_sum,
+            staleness,
+            rate,
+            round: Some(0),
+            result,
+        }
     }
 
     fn expected(updates: Updates, records: &[Record]) -> (f64, f64) {

@@ -179,7 +179,17 @@ mod tests {
     fn applied() -> Record {
         let (who, spans) = (WorkerId(0), Spans::one(0, 1));
         let (loss_sum, staleness, rate, round, result) = (0.0, 0, 0.1, None, None);
-        Record::Applied { who, version: 1, spans, loss_sum, staleness, rate, round, result }
+        Record::Applied {
+            weight: None,
+            who,
+            version: 1,
+            spans,
+            loss_sum,
+            staleness,
+            rate,
+            round,
+            result,
+        }
     }
 
     fn violations(scenario: &Scenario, records: Vec<(f64, Record)>) -> usize {

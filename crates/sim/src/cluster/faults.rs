@@ -57,6 +57,9 @@ impl SimCluster {
     /// A worker's life begins.
     pub(super) fn spawn(&mut self, who: WorkerId) {
         self.alive.insert(who);
+        if let Some(hosts) = &mut self.hosts {
+            hosts.open(who);
+        }
         self.out.push_back(Outgoing::Event(Event::Started { who }));
         if let Some(churn) = &self.scenario.churn {
             let lives = exponential(churn.lifetime_mean, &mut self.dice(who, CHURN));
@@ -81,6 +84,7 @@ impl SimCluster {
         }
         self.died.insert(who, self.now);
         self.clear_shelves(who);
+        self.close_line(who);
         self.leaving.remove(&who);
         for ((view, exchange), bytes) in self.exchanges.withdraw_all(&mut self.wires, who) {
             let record = Record::Interrupted { who, view, exchange, bytes };
@@ -96,6 +100,12 @@ impl SimCluster {
             self.wires.when_present(detected).max(self.wires.to_coordinator(self.now, who))
         };
         self.at(noticed, Scheduled::Noticed(Input::Lost(who)));
+    }
+
+    pub(super) fn close_line(&mut self, who: WorkerId) {
+        if let Some(hosts) = &mut self.hosts {
+            hosts.close(who);
+        }
     }
 
     /// Nobody can read the values of a worker that is gone.
