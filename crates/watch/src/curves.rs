@@ -189,6 +189,22 @@ mod tests {
         assert_eq!(values(curves.rate()), [0.5, 0.5]);
     }
 
+    /// A point is the loss per unit of weight; samples that are all masked have none.
+    #[test]
+    fn losses_are_divided_by_their_weight() {
+        let mut curves = curves(true);
+        for (seconds, weight) in [(1, None), (2, Some(40.0)), (3, Some(0.0))] {
+            let mut record = applied(0, 10 * seconds, 10 * seconds + 10, 2.0);
+            if let Record::Applied { weight: place, .. } = &mut record {
+                *place = weight;
+            }
+            read(&mut curves, seconds, record);
+        }
+
+        assert_eq!(values(curves.loss()), [2.0, 0.5]);
+        assert_eq!((curves.samples(), curves.rate().len()), (30, 3));
+    }
+
     #[test]
     fn a_newcomer_continues_from_the_count_it_adopted() {
         let mut curves = curves(true);
