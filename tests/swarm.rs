@@ -151,9 +151,10 @@ fn check_learning(job: &Job, learning: &Learning, simulated: &Simulated) -> Resu
     };
     let x = all.iter().map(|x| f64::from(*x)).sum::<f64>() / all.len() as f64;
     let (mut low, mut high) = learning.expected().into_inner();
-    if choices.outer != Outer::None {
-        // An outer step is shorter at first, and longer when its momentum has grown.
-        (low, high) = (low.powf(2.5) - 0.1, high.powf(0.6));
+    if let Outer::SlowMo { rate, momentum } | Outer::Diloco { rate, momentum } = choices.outer {
+        // An outer step is shorter at first, and longer when its momentum has grown. When nothing is left to learn after
+        // the first one, its momentum still moves the parameters on.
+        (low, high) = (low.powf(2.5) - f64::from(rate * momentum), high.powf(0.6));
     }
     let slack = match choices.codec {
         Codec::Dense => 1e-4,
