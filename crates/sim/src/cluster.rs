@@ -134,7 +134,8 @@ enum Scheduled {
         to: WorkerId,
         ticket: Ticket,
         value: Published,
-        transit: Transit,
+        /// Only this of its transit: the largest kind of event decides how much memory every event moves.
+        left: Duration,
     },
     Nothing {
         to: WorkerId,
@@ -323,8 +324,8 @@ impl SimCluster {
     }
 
     /// What the sender had not yet sent when it died never arrives.
-    fn was_sent(&self, from: WorkerId, transit: Transit) -> bool {
-        self.died.get(&from).is_none_or(|died| transit.left <= *died)
+    fn was_sent(&self, from: WorkerId, left: Duration) -> bool {
+        self.died.get(&from).is_none_or(|died| left <= *died)
     }
 
     fn tell(&mut self, to: WorkerId, news: News) {
@@ -370,13 +371,13 @@ impl SimCluster {
             }
             Scheduled::Ring(message) => self.pass_on(message),
             Scheduled::Letter { from, to, letter, transit } => {
-                if self.was_sent(from, transit) {
+                if self.was_sent(from, transit.left) {
                     self.tell(to, News::Letter { from, letter });
                 }
             }
             Scheduled::Asked(read) => self.answer(read),
-            Scheduled::Value { from, to, ticket, value, transit } => {
-                if self.was_sent(from, transit) {
+            Scheduled::Value { from, to, ticket, value, left } => {
+                if self.was_sent(from, left) {
                     self.tell(to, News::Value { ticket, value: Some(value) });
                 }
             }
@@ -453,7 +454,7 @@ impl SimCluster {
             }
         }
         let arrives = match message.to {
-            Receiver::Rank(_) => self.was_sent(message.from, message.transit),
+            Receiver::Rank(_) => self.was_sent(message.from, message.transit.left),
             Receiver::Each { .. } => true,
             Receiver::All => {
                 let members = self.exchanges.members(message.name);
@@ -498,7 +499,8 @@ impl SimCluster {
                 if from != by {
                     self.out.push_back(Outgoing::record(Record::Sent { who: from, to: by, bytes }));
                 }
-                self.at(transit.arrives, Scheduled::Value { from, to: by, ticket, value, transit });
+                let left = transit.left;
+                self.at(transit.arrives, Scheduled::Value { from, to: by, ticket, value, left });
             }
             None if waits && self.alive.contains(&from) => self.unanswered.push(read),
             None => {
