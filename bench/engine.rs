@@ -138,7 +138,12 @@ impl Row {
     fn prepare(&self) -> Prepared {
         let model = Arc::new(Quadratic { curvature: vec![0.1; self.size], noise: 0.0 });
         let len = u64::from(self.workers) * self.steps;
-        let task = Task { model, train: Arc::new(Noise { len }), test: Arc::new(Noise { len: 1 }) };
+        let task = Task {
+            model,
+            train: Arc::new(Noise { len }),
+            validation: None,
+            test: Arc::new(Noise { len: 1 }),
+        };
         let job = Job {
             choices: Some(Choices::of(self.kind)),
             epochs: 1.0,

@@ -39,6 +39,9 @@ MUTATIONS = [
          "if !ON { missing.subtract(&self.in_hand); }")]),
     ("H11d", "a worker returns samples that it has just pushed to the restored center", [
         (RUNTIME + "worker/samples.rs", "if *reign >= since {", "if *reign >= since && !ON {")]),
+    ("H12", "copies of the center are ordered by version alone", [
+        (RUNTIME + "server.rs", "(copy.reign, copy.version)",
+         "(if ON { 0 } else { copy.reign }, copy.version)")]),
     ("center", "a restored center begins with the initial parameters", [
         (RUNTIME + "server.rs", "self.center = center.params;",
          "if !ON { self.center = center.params; }")]),

@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let task = Task {
         model: Arc::new(Conic),
         train: Arc::new(Plane { points: 4_000, seed: 1 }),
+        validation: Some(Arc::new(Plane { points: 400, seed: 3 })),
         test: Arc::new(Plane { points: 1_000, seed: 2 }),
     };
     println!("largest error of the gradient: {:.1e}", largest_gradient_error(&task));
@@ -37,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "{strategy:<7} {:.2} s, accuracy {:.1} %, 95 % after {:.2} s, {} samples lost",
             result.seconds(),
             100.0 * result.accuracy,
-            result.time_to_target_seconds.unwrap_or(f64::NAN),
+            result.seconds_to_target.unwrap_or(f64::NAN),
             result.ledger.lost
         );
     }
@@ -102,7 +103,7 @@ impl Model for Conic {
     }
 
     fn initial(&self, _seed: u64) -> Vector {
-        vec![0.0; TERMS]
+        Vector::zeros(TERMS)
     }
 
     fn gradient(&self, params: &[f32], batch: &Batch, _scratch: &mut Scratch, into: &mut Gradient) {
@@ -159,7 +160,8 @@ mod tests {
     #[test]
     fn the_gradient_agrees_with_finite_differences() {
         let plane = Arc::new(Plane { points: 16, seed: 3 });
-        let task = Task { model: Arc::new(Conic), train: plane.clone(), test: plane };
+        let task =
+            Task { model: Arc::new(Conic), train: plane.clone(), validation: None, test: plane };
         assert!(largest_gradient_error(&task) < 1e-3);
     }
 }

@@ -18,7 +18,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .relu()
         .global_pool()
         .classes(images.classes());
-    let task = Task { model: Arc::new(net), train: Arc::new(images), test: Arc::new(test) };
+    let task = Task {
+        model: Arc::new(net),
+        train: Arc::new(images),
+        validation: None,
+        test: Arc::new(test),
+    };
 
     let job = Job { strategy: "dbs".into(), epochs: 2.0, ..Job::default() };
     let prepared =

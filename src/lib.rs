@@ -12,9 +12,9 @@
 //!
 //! let result = simulate(&prepared, &cluster, SimulateOptions::default())?.result;
 //!
-//! assert_eq!(result.samples, 3 * 1437);
+//! assert_eq!(result.samples, 3 * 1293);
 //! assert_eq!((result.ledger.lost, result.ledger.repeated), (0, 0));
-//! assert!(result.time_to_target_seconds.is_some());
+//! assert!(result.seconds_to_target.is_some());
 //! # Ok::<(), paceline::Error>(())
 //! ```
 //!
@@ -28,7 +28,7 @@
 //!
 //! let trained = train(&job.prepare(4)?, options)?;
 //!
-//! assert_eq!(trained.result.samples, 1437);
+//! assert_eq!(trained.result.samples, 1293);
 //! assert!(trained.params.is_some() && trained.replicas.len() == 4);
 //! # Ok::<(), paceline::Error>(())
 //! ```
@@ -46,9 +46,9 @@ pub use paceline_sim as sim;
 pub use paceline_strategies as strategies;
 
 pub use paceline_job::{
-    Choices, Error, Job, PrepareOptions, Prepared, Recipe, RunResult, SimulateOptions, Simulated,
-    StrategyKind, Target, Task, TrainOptions, Trained, recipes, scenarios, simulate,
-    simulate_hosted, train, train_hosted,
+    Choices, Error, Job, OnProcesses, PrepareOptions, Prepared, ProcessOptions, Recipe, RunResult,
+    SimulateOptions, Simulated, StrategyKind, Target, Task, TrainOptions, Trained, recipes,
+    scenarios, simulate, simulate_hosted, train, train_hosted, train_on_processes,
 };
 pub use paceline_learn::{
     Batch, Dataset, Dice, Gradient, Model, Optimizer, Rescale, Rule, Schedule, Score, Scratch,

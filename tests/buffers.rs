@@ -6,14 +6,16 @@ use paceline::runtime::wire::{HEADER_BYTES, TAIL_BYTES};
 use paceline::runtime::{Spans, codec::Codec};
 use paceline::sim::checkers::{ReplicasAgree, Traffic};
 use paceline::sim::scenario::Crash;
-use paceline::{Dice, Job, Line, Reader, Record, Scenario, SimulateOptions, Simulated, simulate};
+use paceline::{
+    Dice, Job, Line, Reader, Record, Scenario, SimulateOptions, Simulated, Vector, simulate,
+};
 
 /// A learning rate at which parameters practically stay, while statistics follow the samples.
 const TINY_RATE: f32 = 1e-12;
 
 fn job(choices: &str) -> Job {
     let text = format!(
-        "model = \"resnet8-bn\"\nsamples = 256\nepochs = 1\nbatch = 8\nlearning_rate = {TINY_RATE}\n\
+        "model = \"resnet8-bn\"\nsamples = 256\nvalidation = 0.0\nepochs = 1\nbatch = 8\nlearning_rate = {TINY_RATE}\n\
          [choices]\nstrategy = \"periodic_average\"\n{choices}\n"
     );
     Job::from_toml(&text).expect("the job is valid TOML")
@@ -79,7 +81,7 @@ const LOSSY: [(&str, Codec); 3] = [
 /// codec.
 fn encoded(strategy: &str, codec: &str, rate: f32) -> Prepared {
     let text = format!(
-        "model = \"resnet8-bn\"\nsamples = 256\nepochs = 1\nbatch = 8\nlearning_rate = {rate}\n\
+        "model = \"resnet8-bn\"\nsamples = 256\nvalidation = 0.0\nepochs = 1\nbatch = 8\nlearning_rate = {rate}\n\
          [choices]\nstrategy = {strategy}\ncodec = {codec}\n"
     );
     let job = Job::from_toml(&text).expect("the job is valid TOML");
@@ -177,8 +179,9 @@ fn batch_norm_learns_through_every_codec_and_pays_for_its_buffers() {
     for (text, codec) in LOSSY {
         let prepared = encoded("\"all_reduce\"", text, 0.05);
         let (params, size) = (prepared.plan.layout.params, prepared.plan.initial.len());
-        let (mut residual, mut dice) = (Vec::new(), Dice::keyed(&[1]));
-        let learned = codec.encode(vec![1.0; params], params, &mut residual, &mut dice).bytes();
+        let (mut residual, mut dice) = (Vector::new(), Dice::keyed(&[1]));
+        let learned =
+            codec.encode(Vector::filled(1.0, params), params, &mut residual, &mut dice).bytes();
         let payload = learned + 4 * (size - params) as u64;
 
         let (simulated, _) = run(&prepared);

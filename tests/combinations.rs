@@ -125,7 +125,12 @@ fn every_strategy_runs_with_every_optimizer_and_schedule() {
 
 fn tiny_task() -> Task {
     let model = Arc::new(Quadratic { curvature: vec![0.5; 6], noise: 0.1 });
-    Task { model, train: Arc::new(Noise { len: 40 }), test: Arc::new(Noise { len: 1 }) }
+    Task {
+        model,
+        train: Arc::new(Noise { len: 40 }),
+        validation: None,
+        test: Arc::new(Noise { len: 1 }),
+    }
 }
 
 fn tiny_job(choices: &Choices) -> Job {

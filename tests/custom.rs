@@ -75,7 +75,7 @@ impl Strategy for Chatty {
         let Some(mine) = worker.gradient(share).await else { return Ok(()) };
         worker.descend_alone(&mine).await;
         let peer = worker.random_member();
-        let vectors = vec![worker.params().await.clone(), Arc::new(vec![1.0, 2.0])];
+        let vectors = vec![worker.params().await.clone(), Arc::new([1.0, 2.0].into())];
         worker.send(peer, Message { data: json!({ "round": worker.round() }), vectors });
         for (_, message) in worker.received() {
             let round = message.data["round"].as_u64().expect("peers send their round");

@@ -2,11 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZero;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use paceline::runtime::{SampleTally, SavePlan};
+use paceline::runtime::edge::{Action, Cluster, ClusterOutput, Event, News};
+use paceline::runtime::wire::{Published, Shelf};
+use paceline::runtime::{Executor, SampleTally, SavePlan, Spans, Ticket, train};
 use paceline::sim::checkers::{Custody, GradientsOnce, ReplicasAgree};
 use paceline::sim::scenario::{Crash, Cut, DeadLink, Direction, Join, Kill, Leave, Link, Pause};
+use paceline::sim::{SimCluster, SimConfig};
 use paceline::{
     Coordination, Dice, Error, Interrupt, Job, Line, PrepareOptions, Prepared, Reader, Recipe,
     Record, RunResult, Scenario, Share, SimulateOptions, Strategy, Worker, WorkerId, recipes,
@@ -456,4 +461,122 @@ fn every_recipe_survives_the_hostile_cluster() {
         assert!(result.accuracy > 0.5, "{}: {}", recipe.name, result.accuracy);
         assert_eq!(seen.started_over, 0, "{}", recipe.name);
     }
+}
+
+/// A cluster in which worker 3 reads the center just before the first server is lost, and its copy appears only after the
+/// second server has asked for copies: the second one finds an older copy, and the third one finds both.
+struct LateCopy {
+    cluster: SimCluster,
+    /// Copies that worker 3 has published in the first reign.
+    copies: Vec<Published>,
+    /// Reads of copies that are under way, and the server that asked.
+    reads: BTreeMap<(WorkerId, Ticket), WorkerId>,
+}
+
+impl LateCopy {
+    /// What `server` finds on the shelf of `member`.
+    fn found(
+        &self,
+        server: WorkerId,
+        member: WorkerId,
+        value: Option<Published>,
+    ) -> Option<Published> {
+        match server {
+            WorkerId(1) => self.copies.get(self.copies.len() / 4).cloned(),
+            WorkerId(2) if member == WorkerId(3) => self.copies.last().cloned(),
+            _ => value,
+        }
+    }
+}
+
+impl Cluster for LateCopy {
+    fn now(&self) -> Duration {
+        self.cluster.now()
+    }
+
+    fn submit(&mut self, by: WorkerId, action: Action) {
+        match &action {
+            Action::Publish { shelf: Shelf::Copy, value }
+                if by == WorkerId(3) && value.reign == 1 =>
+            {
+                self.copies.push(value.clone());
+            }
+            Action::Read { ticket, from, shelf: Shelf::Copy, .. } => {
+                self.reads.insert((by, *ticket), *from);
+            }
+            _ => {}
+        }
+        self.cluster.submit(by, action);
+    }
+
+    fn next(&mut self) -> Option<Event> {
+        let mut event = self.cluster.next()?;
+        if let Event::For { to, news: News::Value { ticket, value } } = &mut event
+            && let Some(member) = self.reads.remove(&(*to, *ticket))
+        {
+            *value = self.found(*to, member, value.take());
+        }
+        Some(event)
+    }
+
+    fn is_over(&self) -> bool {
+        self.cluster.is_over()
+    }
+
+    fn emit(&mut self, output: ClusterOutput) {
+        self.cluster.emit(output);
+    }
+}
+
+/// The third server takes the newest copy of the second one's reign, and not the copy with the most updates, which the
+/// second one has never seen.
+#[test]
+fn a_copy_of_an_older_reign_is_older_than_any_copy_of_a_newer_one() {
+    let job = Job { strategy: "async".into(), epochs: 10.0, ..Job::default() };
+    let scenario = Scenario { workers: 4, ..Scenario::default() };
+    let prepared = job.prepare(4).expect("the job is valid");
+    let calm =
+        simulate(&prepared, &scenario, SimulateOptions::default()).expect("the run ends").result;
+    let crash = |worker, part: f64| Crash {
+        worker,
+        at: part * calm.seconds(),
+        at_event: None,
+        back_after: None,
+    };
+    let scenario = Scenario { crashes: vec![crash(0, 0.5), crash(1, 0.7)], ..scenario };
+
+    let plan = Arc::new(prepared.plan.clone());
+    let config = SimConfig {
+        seed: plan.seed,
+        compute: prepared.task.compute(plan.seed),
+        threads: 1,
+        done: Spans::new(),
+        samples_total: plan.samples_total,
+        samples_per_epoch: plan.samples_per_epoch,
+        coordination: Coordination::Centered { applies_samples: true },
+    };
+    let cluster = SimCluster::new(scenario, config);
+    let outputs = cluster.outputs();
+    let cluster = LateCopy { cluster, copies: vec![], reads: BTreeMap::new() };
+    let start = |port| -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(train(plan.clone(), port, prepared.strategy()))
+    };
+    Executor::new(Box::new(cluster)).run(&mut { start }).expect("the run ends");
+
+    let mut applied: BTreeMap<WorkerId, u64> = BTreeMap::new();
+    let mut restored = vec![];
+    for output in outputs.borrow_mut().drain(..) {
+        match output {
+            ClusterOutput::Line(Line { record: Record::Applied { who, version, .. }, .. }) => {
+                applied.insert(who, version);
+            }
+            ClusterOutput::Line(Line { record: Record::Restored { version, .. }, .. }) => {
+                restored.push(version);
+            }
+            _ => {}
+        }
+    }
+    let first_reign = applied[&WorkerId(0)];
+    let &[second, third] = &restored[..] else { panic!("two servers were lost: {restored:?}") };
+    assert!(second < third && third < first_reign, "{second} < {third} < {first_reign}");
 }

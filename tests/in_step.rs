@@ -29,12 +29,12 @@ fn run(strategy: &str, scenario: &Scenario, size: usize) -> (Vec<String>, u64, u
         learning_rate: Some(0.01),
         ..Job::default()
     };
-    let task = Some(Task { model, train, test });
+    let task = Some(Task { model, train, validation: None, test });
     let prepared = job
         .prepare_with(PrepareOptions { task, ..PrepareOptions::new(scenario.workers) })
         .expect("the job is valid");
     let mut lines = Lines::default();
-    let options = SimulateOptions { threads: 1, readers: vec![&mut lines] };
+    let options = SimulateOptions { threads: 1, readers: vec![&mut lines], ..Default::default() };
     match simulate(&prepared, scenario, options) {
         Ok(simulated) => (lines.0, simulated.bytes_on_wires, simulated.events),
         // All workers have crashed.

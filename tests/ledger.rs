@@ -50,7 +50,8 @@ impl Cluster for DealsTwice {
 
 /// The tally of a gossip run on digits, with a correct or a broken ledger.
 fn tally(broken: bool) -> Tally {
-    let job = Job { strategy: "gossip-pull".into(), epochs: 0.5, ..Job::default() };
+    let job =
+        Job { strategy: "gossip-pull".into(), epochs: 0.5, validation: 0.0, ..Job::default() };
     let prepared = job.prepare(4).expect("the job is valid");
     let plan = Arc::new(prepared.plan.clone());
     let options = SimConfig {
@@ -60,6 +61,7 @@ fn tally(broken: bool) -> Tally {
         samples_total: plan.samples_total,
         samples_per_epoch: plan.samples_per_epoch,
         coordination: paceline::Coordination::Asynchronous,
+        done: Spans::new(),
     };
     let cluster = SimCluster::new(Scenario::default(), options);
     let leases = if broken { 0 } else { 1_000_000 };

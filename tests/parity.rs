@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use paceline::learn::{Batch, Gradient, Model, Noise, Quadratic, Score, Scratch};
+use paceline::learn::{Batch, Gradient, Model, Noise, Quadratic, Score, Scratch, Vector};
 use paceline::runtime::journal::fingerprint;
 use paceline::runtime::{Replay, WorkerId};
 use paceline::{
@@ -79,7 +79,7 @@ fn every_epoch_gets_the_same_score_simulated_and_on_threads() {
         simulate(
             &prepared,
             &uneven(),
-            SimulateOptions { threads: 2, readers: vec![&mut simulated] },
+            SimulateOptions { threads: 2, readers: vec![&mut simulated], ..Default::default() },
         )
         .expect("it ends");
 
@@ -191,7 +191,7 @@ impl Model for Endless {
         self.model.params()
     }
 
-    fn initial(&self, seed: u64) -> Vec<f32> {
+    fn initial(&self, seed: u64) -> Vector {
         self.model.initial(seed)
     }
 
@@ -214,7 +214,12 @@ fn an_evaluation_delays_neither_training_nor_stopping() {
     let stop = Arc::new(AtomicBool::new(false));
     let model = Quadratic { curvature: vec![0.5; 4], noise: 0.1 };
     let model = Arc::new(Endless { model, stop: stop.clone() });
-    let task = Task { model, train: Arc::new(Noise { len: 50 }), test: Arc::new(Noise { len: 1 }) };
+    let task = Task {
+        model,
+        train: Arc::new(Noise { len: 50 }),
+        validation: None,
+        test: Arc::new(Noise { len: 1 }),
+    };
     let job = Job { strategy: "ssgd".into(), epochs: 1e5, ..Job::default() };
     let prepared = job
         .prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(2) })
@@ -237,7 +242,7 @@ impl Model for Faulty {
         self.0.params()
     }
 
-    fn initial(&self, seed: u64) -> Vec<f32> {
+    fn initial(&self, seed: u64) -> Vector {
         self.0.initial(seed)
     }
 
@@ -255,8 +260,12 @@ impl Model for Faulty {
 fn a_model_that_panics_ends_the_run_with_a_message_and_does_not_hang_it() {
     for strategy in ["ssgd", "abs", "gossip-pull", "async"] {
         let model = Arc::new(Faulty(Quadratic { curvature: vec![0.5; 4], noise: 0.1 }));
-        let task =
-            Task { model, train: Arc::new(Noise { len: 500 }), test: Arc::new(Noise { len: 1 }) };
+        let task = Task {
+            model,
+            train: Arc::new(Noise { len: 500 }),
+            validation: None,
+            test: Arc::new(Noise { len: 1 }),
+        };
         let job = Job { strategy: strategy.into(), batch: Some(4), epochs: 2.0, ..Job::default() };
         let prepared = job
             .prepare_with(PrepareOptions { task: Some(task), ..PrepareOptions::new(3) })

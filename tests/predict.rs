@@ -161,6 +161,22 @@ fn a_larger_scan_of_a_digit_is_resized_and_inverted() {
 }
 
 #[test]
+fn the_pictures_that_can_be_read_are_classified_all_the_same() {
+    trained();
+    write_png("good.png", 8, &[0; 64]);
+    fs::write(folder().join("bad.png"), "<html>").unwrap();
+
+    let files = ["predict", "digits", "missing.png", "good.png", "bad.png"];
+    let (code, stdout, stderr) = paceline(&files);
+
+    assert_eq!(code, 2, "{stderr}");
+    assert_eq!(stdout.lines().filter(|line| line.starts_with("good.png ")).count(), 1, "{stdout}");
+    let errors: Vec<&str> = stderr.lines().collect();
+    assert!(errors[0].starts_with("error: cannot read the picture missing.png: "), "{stderr}");
+    assert!(errors[1].starts_with("error: bad.png: ") && errors.len() == 2, "{stderr}");
+}
+
+#[test]
 fn models_and_inputs_that_do_not_fit_are_refused_with_a_message() {
     trained();
     fs::create_dir_all(folder().join("empty")).unwrap();
@@ -169,9 +185,9 @@ fn models_and_inputs_that_do_not_fit_are_refused_with_a_message() {
     let train = ["train", "--epochs", "0.1", "--json", "--checkpoints"];
     json(&[&train[..], &["noise", "--model", "quadratic", "--data", "noise"]].concat());
 
-    assert_refused(1, &["evaluate", "empty"], "there is no checkpoint in empty yet");
+    assert_refused(2, &["evaluate", "empty"], "there is no checkpoint in empty yet");
     assert_refused(
-        1,
+        2,
         &["predict", "nowhere", "--test", "1"],
         "cannot read nowhere: No such file or directory (os error 2)",
     );
@@ -190,17 +206,17 @@ fn models_and_inputs_that_do_not_fit_are_refused_with_a_message() {
         "there is no train-images-idx3-ubyte in nowhere/mnist; run `paceline data get mnist --dir nowhere` to fetch it",
     );
     assert_refused(
-        1,
+        2,
         &["predict", "digits", "page.html"],
         "page.html: unknown picture format: give PNG, PGM (P5), PPM (P6) or IDX",
     );
     assert_refused(
-        1,
+        2,
         &["predict", "digits", "absent.png"],
         "cannot read the picture absent.png: No such file or directory (os error 2)",
     );
     assert_refused(
-        1,
+        2,
         &["predict", "digits", "huge.pgm"],
         "huge.pgm: 99999 x 99999 pixels are too many: give a picture of at most 64 million",
     );
@@ -210,7 +226,7 @@ fn models_and_inputs_that_do_not_fit_are_refused_with_a_message() {
         "the model was trained on digits, which is not a text",
     );
     let tiny = ["--model", "charlm", "--data", "text", "--samples", "64", "--workers", "1"];
-    json(&[&["train", "--epochs", "1", "--json", "--checkpoints", "text"][..], &tiny].concat());
+    json(&[&["train", "--epochs", "6", "--json", "--checkpoints", "text"][..], &tiny].concat());
     assert_refused(
         2,
         &["predict", "text", "page.html"],
@@ -234,7 +250,7 @@ fn a_text_model_keeps_its_vocabulary_when_the_file_changes_or_is_deleted() {
     trained();
     let text = |line: &str| fs::write(folder().join("hello.txt"), line.repeat(80)).unwrap();
     text("hello world\n");
-    let train = "train --model charlm --data hello.txt --workers 1 --samples 8 --batch 8 --epochs 1 --json --checkpoints hello";
+    let train = "train --model charlm --data hello.txt --workers 1 --samples 8 --batch 8 --validation 0 --epochs 1 --json --checkpoints hello";
     json(&train.split(' ').collect::<Vec<_>>());
     let continued = || paceline(&["predict", "hello", "--text", "he", "--temperature", "0"]);
     let before = continued();

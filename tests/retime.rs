@@ -26,8 +26,12 @@ fn recipes_that_read_no_clock_can_be_retimed_without_training_again() {
         let prepared = job.prepare(4).expect("the job is valid");
         let mut training = Training::default();
         let readers: Vec<&mut dyn Reader> = vec![&mut training];
-        simulate(&prepared, &Scenario::default(), SimulateOptions { threads: 2, readers })
-            .expect("it ends");
+        simulate(
+            &prepared,
+            &Scenario::default(),
+            SimulateOptions { threads: 2, readers, ..Default::default() },
+        )
+        .expect("it ends");
         let there =
             simulate(&prepared, &elsewhere(), SimulateOptions { threads: 2, ..Default::default() })
                 .expect("it ends")
@@ -44,8 +48,7 @@ fn recipes_that_read_no_clock_can_be_retimed_without_training_again() {
         assert_eq!(retimed.utilization, there.utilization, "{strategy}");
         let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b.abs();
         assert!(near(retimed.loss, there.loss), "{strategy}: {} {}", retimed.loss, there.loss);
-        let reached =
-            |result: &RunResult| result.time_to_target_seconds.expect("the target is reached");
+        let reached = |result: &RunResult| result.seconds_to_target.expect("the target is reached");
         let (retimed, there) = (reached(&retimed), reached(&there));
         assert!(near(retimed, there), "{strategy}: {retimed} {there}");
     }
@@ -76,7 +79,7 @@ fn a_run_may_end_when_it_reaches_its_target() {
         .expect("it ends")
         .result;
 
-    assert_eq!(short.time_to_target_seconds, whole.time_to_target_seconds);
+    assert_eq!(short.seconds_to_target, whole.seconds_to_target);
     assert!(short.samples < whole.samples / 2, "{} of {}", short.samples, whole.samples);
     assert_eq!(short.ledger.lost + short.ledger.repeated, 0, "{:?}", short.ledger);
 }

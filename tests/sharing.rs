@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use paceline::runtime::wire::Shelf;
-use paceline::runtime::{Executor, train};
+use paceline::runtime::{Executor, Spans, train};
 use paceline::sim::scenario::RingModel;
 use paceline::sim::{SimCluster, SimConfig};
 use paceline::{Job, Scenario};
@@ -34,6 +34,7 @@ fn distinct(recipe: &str, workers: u32) -> (usize, usize) {
         samples_total: plan.samples_total,
         samples_per_epoch: plan.samples_per_epoch,
         coordination: prepared.strategy().coordination(),
+        done: Spans::new(),
     };
     let cluster = SimCluster::new(scenario, options);
     let shelves = cluster.shelves();

@@ -103,8 +103,9 @@ fn run(
         eprintln!("{}", about());
         readers.push(&mut trace);
     }
-    let simulated = simulate(&prepared, scenario, SimulateOptions { threads, readers })
-        .map_err(|failure: Error| format!("{failure}\n{}", about()))?;
+    let simulated =
+        simulate(&prepared, scenario, SimulateOptions { threads, readers, ..Default::default() })
+            .map_err(|failure: Error| format!("{failure}\n{}", about()))?;
     let ledger = simulated.result.ledger;
     if ledger.lost + ledger.repeated > 0 || ledger.done != prepared.plan.samples_total {
         return Err(format!("{ledger:?} of {}\n{}", prepared.plan.samples_total, about()));
@@ -118,6 +119,9 @@ fn run(
     if let Some(violation) = violations.into_iter().flatten().next() {
         return Err(format!("{violation}\n{}", about()));
     }
+    if only_the_coordinator_fails(scenario) && simulated.result.started_over > 0 {
+        return Err(format!("no worker failed, and yet the job started over\n{}", about()));
+    }
     if std::env::var_os("SWARM_STATS").is_some() {
         let choices = job.choices.as_ref().expect("the choices are drawn");
         let (kind, longest) = (choices.strategy.name(), liveness.longest);
@@ -129,6 +133,13 @@ fn run(
         return Err(format!("{:?}\n{}", simulated.result.utilization, about()));
     }
     Ok((simulated, traffic.bytes))
+}
+
+/// Whether nothing happens to workers and to their links: then nothing that they have learned may be given up.
+fn only_the_coordinator_fails(scenario: &Scenario) -> bool {
+    let is_still = scenario.crashes.is_empty() && scenario.leaves.is_empty();
+    let is_connected = scenario.cuts.is_empty() && scenario.dead_links.is_empty();
+    is_still && is_connected && scenario.pauses.is_empty() && scenario.churn.is_none()
 }
 
 /// Compares what was learned with what follows from the journal.
@@ -323,14 +334,14 @@ fn draw_task(dice: &mut Dice, job: &mut Job) -> Task {
     let quadratic = |noise| {
         let model = Arc::new(Quadratic { curvature: vec![CURVATURE; 12], noise });
         let (train, test) = (Arc::new(Noise { len: 150 }), Arc::new(Noise { len: 1 }));
-        Task { model, train, test }
+        Task { model, train, validation: None, test }
     };
     match dice.below(4) {
         0 => quadratic(0.1),
         1 => {
             let data = Arc::new(blobs(150, 4, 3, job.seed, 0.5));
             let model = Arc::new(net::softmax(data.features(), data.classes()));
-            Task { model, train: data.clone(), test: data }
+            Task { model, train: data.clone(), validation: None, test: data }
         }
         _ => {
             job.learning_rate = Some([0.02, 0.1][dice.below(2) as usize]);

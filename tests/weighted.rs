@@ -34,7 +34,7 @@ impl Model for Tokens {
     }
 
     fn initial(&self, _seed: u64) -> Vector {
-        vec![2.0, -1.0, 0.5]
+        Vector::from([2.0, -1.0, 0.5])
     }
 
     fn gradient(&self, params: &[f32], batch: &Batch, _scratch: &mut Scratch, into: &mut Gradient) {
@@ -63,7 +63,7 @@ fn prepare(choices: &str, weighs: bool, (workers, batch): (u32, u64)) -> Prepare
     );
     let job = Job::from_toml(&text).expect("the job is valid TOML");
     let (model, set) = (Arc::new(Tokens { weighs }), Arc::new(Noise { len: SAMPLES }));
-    let task = Task { model, train: set, test: Arc::new(Noise { len: 1 }) };
+    let task = Task { model, train: set, validation: None, test: Arc::new(Noise { len: 1 }) };
     let options = PrepareOptions { task: Some(task), ..PrepareOptions::new(workers) };
     let mut prepared = job.prepare_with(options).expect("the job is valid");
     prepared.plan.optimizer = Optimizer::plain();

@@ -59,7 +59,7 @@ impl World {
             ..Job::default()
         };
         let options = PrepareOptions {
-            task: Some(Task { model, train, test }),
+            task: Some(Task { model, train, validation: None, test }),
             ..PrepareOptions::new(workers)
         };
         let mut prepared = job.prepare_with(options).map_err(|error| error.to_string())?;

@@ -55,7 +55,12 @@ fn prepare((model, extent): &Subject, workers: u32, batch: u64, rounds: u64) -> 
         Arc::new(Repeated { images, len })
     };
     let len = rounds * u64::from(workers) * batch;
-    let task = Task { model: model.clone(), train: images(512, len), test: images(1, 1) };
+    let task = Task {
+        model: model.clone(),
+        train: images(512, len),
+        validation: None,
+        test: images(1, 1),
+    };
     let job = Job {
         strategy: "ssgd".into(),
         epochs: 1.0,

@@ -2,6 +2,8 @@
 //!
 //! `UPDATE_SNAPSHOTS=1 cargo test --test cli` rewrites `tests/snapshots`.
 
+#[cfg(unix)]
+mod examples;
 mod refusals;
 mod reports;
 mod runs;

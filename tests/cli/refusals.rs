@@ -55,7 +55,7 @@ fn missing_or_malformed_files_are_reported_with_line_and_field() {
             ),
             (
                 "compare --job string.toml",
-                "string.toml, line 2: invalid type: string \"x\", expected u64 (in `batch = \"x\"`)",
+                "string.toml, line 2: expected a whole number, 0 or more; found the string \"x\" (in `batch = \"x\"`)",
             ),
             (
                 "simulate unknown.toml",
@@ -168,11 +168,11 @@ fn invalid_numbers_are_refused() {
             ),
             (
                 "simulate --target-loss 1 --target-accuracy 0.5",
-                "target_loss and target_accuracy: give one of them",
+                "target_loss, target_accuracy and target_training_loss: give one of them",
             ),
             (
                 "simulate --workers 50000",
-                "50000 workers x batch 16 is more than the job's 28740 samples: lower the batch or give more epochs",
+                "50000 workers x batch 16 is more than the job's 25860 samples: lower the batch or give more epochs",
             ),
             ("simulate --workers 100000000", "workers = 100000000: give at most 100000"),
             (
@@ -278,4 +278,59 @@ fn an_invalid_calibration_is_refused_before_anything_is_measured() {
             "cannot write the scenario missing/measured.toml: No such file or directory (os error 2)",
         )],
     );
+}
+
+#[test]
+fn a_name_that_promises_another_format_is_refused() {
+    assert_refused(
+        2,
+        &[
+            (
+                "compare --plot out.png",
+                "--plot out.png: only SVG can be written here; name it out.svg",
+            ),
+            (
+                "simulate --report r.pdf",
+                "--report r.pdf: only HTML can be written here; name it r.html",
+            ),
+            (
+                "report run.jsonl --out r.svg",
+                "--out r.svg: only HTML can be written here; name it r.html",
+            ),
+        ],
+    );
+}
+
+/// A file without end is refused before it fills the memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn devices_are_no_input_files() {
+    let too_long =
+        |what: &str| format!("cannot read the {what} /dev/zero: it is longer than a million bytes");
+    let device = "it is a device, not a file";
+    let saved = work_dir().join("zero-saved");
+    if !saved.exists() {
+        let trained = paceline("train --epochs 1 --json --checkpoints zero-saved");
+        assert_eq!(trained.code, 0, "{}", trained.stderr);
+    }
+    assert_refused(
+        2,
+        &[
+            ("simulate /dev/zero", too_long("scenario").as_str()),
+            ("simulate --job /dev/zero", too_long("job").as_str()),
+            ("train --faults /dev/zero", too_long("scenario").as_str()),
+            ("reproduce --calibrated /dev/zero --dry-run", too_long("scenario").as_str()),
+            (
+                "simulate --model charlm --data text:/dev/zero",
+                &format!("cannot read the text /dev/zero: {device}"),
+            ),
+            ("report /dev/zero", "/dev/zero, line 1: longer than any line of a Paceline journal"),
+            (
+                "predict zero-saved /dev/zero",
+                &format!("cannot read the picture /dev/zero: {device}"),
+            ),
+        ],
+    );
+    assert_eq!(paceline("evaluate /dev/zero").code, 2);
+    assert_eq!(paceline("train --resume /dev/zero").code, 2);
 }

@@ -61,10 +61,15 @@ fn variance(replicas: &[Vector]) -> f64 {
 /// How an exchange changes scattered replicas: the ratio of the variance to that before, and the squared move of the
 /// mean relative to the variance before; for each round of many seeds.
 fn contraction(strategy: &str, members: u64, rounds: u64, seeds: u64) -> [Vec<f64>; 2] {
+    contraction_on(&equal(members), strategy, rounds, seeds)
+}
+
+fn contraction_on(cluster: &Scenario, strategy: &str, rounds: u64, seeds: u64) -> [Vec<f64>; 2] {
+    let members = u64::from(cluster.workers);
     let [mut shrinks, mut drifts] = [vec![], vec![]];
     for seed in 0..seeds {
         let (job, task) = (in_step(strategy, seed), still(members, rounds));
-        let run = run_probed(&job, &equal(members), &task, Start::Scattered);
+        let run = run_probed(&job, cluster, &task, Start::Scattered);
         for pair in replicas(&run, rounds).windows(2) {
             let (before, after) = (variance(&pair[0]), variance(&pair[1]));
             shrinks.push(after / before);
@@ -111,6 +116,27 @@ fn push_gossip_contracts_more_slowly_than_pull_and_moves_the_mean() {
         assert_mean(&of_round(&shrinks, 1), expected, 0.01, &about);
         let (drift, error) = mean(&of_round(&drifts, 1));
         assert!(drift > 8.0 * error, "{about}: the mean moves by {drift} +- {error}");
+    }
+}
+
+/// The figures above hold for pulls without latency, and for the first exchange of pushes. With latency, a worker pulls
+/// replicas that are older than its own; letters are always older by a round, and from the second exchange on they hold
+/// what their receivers had sent before. `cargo test --test papers latency -- --nocapture` prints the figures.
+#[test]
+fn with_latency_and_in_later_rounds_gossip_contracts_more_slowly() {
+    for (strategy, in_lockstep) in [("gossip-pull", 0.5 - 0.25 / 16.0), ("gossip-push", 0.61)] {
+        for latency in [0.0, 0.1, 0.5] {
+            let mut cluster = equal(16);
+            cluster.network.latency = latency * SAMPLE;
+            let [shrinks, _] = contraction_on(&cluster, strategy, 8, 100);
+
+            let later: Vec<f64> = shrinks.chunks(8).flat_map(|run| &run[4..]).copied().collect();
+            let (mean, error) = mean(&later);
+            println!("{strategy}, latency {latency} of a step: {mean:.2} +- {error:.3}");
+            let is_slower = mean > in_lockstep + 0.02;
+            let is_expected = latency > 0.0 || strategy == "gossip-push";
+            assert_eq!(is_slower, is_expected, "{strategy}, {latency}: {mean} +- {error}");
+        }
     }
 }
 

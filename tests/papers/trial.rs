@@ -53,13 +53,18 @@ pub fn with_exchange(mut scenario: Scenario, seconds: f64) -> Scenario {
 pub fn points(samples: usize, seed: u64) -> Task {
     let train = Arc::new(blobs(samples, 4, 4, seed, 0.5));
     let model = Arc::new(net::softmax(train.features(), train.classes()));
-    Task { model, test: train.clone(), train }
+    Task { model, validation: None, test: train.clone(), train }
 }
 
 /// A quadratic with these curvatures and noisy gradients.
 pub fn quadratic(curvature: Vec<f32>, noise: f32, samples: u64) -> Task {
     let model = Arc::new(Quadratic { curvature, noise });
-    Task { model, train: Arc::new(Noise { len: samples }), test: Arc::new(Noise { len: 1 }) }
+    Task {
+        model,
+        train: Arc::new(Noise { len: samples }),
+        validation: None,
+        test: Arc::new(Noise { len: 1 }),
+    }
 }
 
 pub fn prepare(job: &Job, scenario: &Scenario, task: &Task) -> Prepared {
@@ -222,7 +227,7 @@ impl Run {
     /// A probed worker's replica: at the start, and after each round.
     pub fn replicas(&self, by: u32) -> Vec<Vector> {
         let numbers: Vec<f32> = self.notes(by, REPLICA).iter().map(|x| *x as f32).collect();
-        numbers.chunks(self.prepared.plan.initial.len()).map(<[f32]>::to_vec).collect()
+        numbers.chunks(self.prepared.plan.initial.len()).map(Vector::from).collect()
     }
 
     /// Whether the updates of a worker contain every sample of the job exactly once.
@@ -266,7 +271,7 @@ impl Run {
     /// The mean gradient over the samples at these positions, computed serially.
     pub fn mean_gradient(&self, params: &[f32], spans: &Spans) -> Vec<f64> {
         let compute = self.prepared.task.compute(self.prepared.plan.seed);
-        let gradient = compute(&Arc::new(params.to_vec()), spans, &mut Default::default());
+        let gradient = compute(&Arc::new(params.into()), spans, &mut Default::default());
         let samples = gradient.samples as f64;
         gradient.sum.iter().map(|sum| f64::from(*sum) / samples).collect()
     }

@@ -73,11 +73,11 @@ fn a_newer_format_and_an_empty_folder_are_refused_with_a_message() {
     let (dir, _, newer) = two("format");
     let path = newer.join("manifest.json");
     let text = fs::read_to_string(&path).expect("the file exists");
-    fs::write(&path, text.replacen("\"version\":3", "\"version\":7", 1)).expect("written");
+    fs::write(&path, text.replacen("\"version\":4", "\"version\":7", 1)).expect("written");
 
     let found = Checkpoint::load(&dir).expect("the older one is complete");
     assert!(found.passed_over[0].to_string().ends_with(
-        "manifest.json: version 7 of the format, but this program reads versions 1 to 3"
+        "manifest.json: version 7 of the format, but this program reads versions 1 to 4"
     ));
 
     let empty = test_folder("empty");

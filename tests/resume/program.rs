@@ -7,23 +7,23 @@ use paceline::Dice;
 
 use super::*;
 
-fn paceline(arguments: &str, dir: &Path) -> Command {
+pub fn paceline(arguments: &str, dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
     command.args(arguments.split_whitespace()).current_dir(dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn call(arguments: &str, dir: &Path) -> (i32, String, String) {
+pub fn call(arguments: &str, dir: &Path) -> (i32, String, String) {
     ended(paceline(arguments, dir).output().expect("the program starts"))
 }
 
-fn ended(output: Output) -> (i32, String, String) {
+pub fn ended(output: Output) -> (i32, String, String) {
     let text = |bytes| String::from_utf8(bytes).expect("the output is UTF-8");
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
 
-fn signal(child: &Child, name: &str) {
+pub fn signal(child: &Child, name: &str) {
     let id = child.id().to_string();
     let sent = Command::new("kill").args([format!("-{name}"), id]).status();
     assert!(sent.expect("there is a kill command").success());
@@ -33,7 +33,7 @@ fn wait_for_checkpoint(dir: &Path) {
     wait_until("there is a checkpoint", || !visible(dir).is_empty());
 }
 
-fn wait_until(what: &str, holds: impl Fn() -> bool) {
+pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let since = Instant::now();
     while !holds() {
         assert!(since.elapsed() < Duration::from_secs(60), "not yet: {what}");
@@ -42,9 +42,9 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// Asserts that every sample was applied once; returns the number of epochs.
-fn assert_exact(call: (i32, String, String)) -> f64 {
+fn assert_exact(expected: i32, call: (i32, String, String)) -> f64 {
     let (code, stdout, stderr) = call;
-    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(code, expected, "{stderr}");
     let outcome: serde_json::Value = serde_json::from_str(&stdout).expect("stdout is JSON");
     let ledger = &outcome["ledger"];
     assert_eq!((ledger["lost"].as_u64(), ledger["repeated"].as_u64()), (Some(0), Some(0)));
@@ -53,7 +53,7 @@ fn assert_exact(call: (i32, String, String)) -> f64 {
 }
 
 fn assert_finished(call: (i32, String, String)) {
-    assert_eq!(assert_exact(call), 16.0);
+    assert_eq!(assert_exact(0, call), 16.0);
 }
 
 /// Rounds take some milliseconds, and so does writing a checkpoint, so that one is written nearly all the time.
@@ -125,11 +125,13 @@ fn ctrl_c_saves_and_prints_how_to_resume() {
     signal(&child, "INT");
     let (code, stdout, stderr) = ended(child.wait_with_output().expect("it ends"));
 
-    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(code, 130, "{stderr}");
     let outcome: serde_json::Value = serde_json::from_str(&stdout).expect("stdout is JSON");
     let (manifest, _) = load_params(dir.join("saved")).expect("there is a checkpoint");
     assert_eq!(outcome["samples"], manifest.samples, "the last round is in the checkpoint");
-    assert!(stderr.ends_with("resume with: paceline train --resume saved\n"), "{stderr}");
+    let said: Vec<&str> = stderr.lines().collect();
+    assert!(said[1].ends_with("resume with: paceline train --resume saved"), "{stderr}");
+    assert!(said[2].starts_with("stopped at epoch ") && said[2].ends_with(" of 16"), "{stderr}");
     assert_finished(call("train --resume saved --json", &dir));
     let params = |name: &str| load_params(dir.join(name)).expect("there is a last checkpoint").1;
     assert_eq!(fingerprint(&params("whole")), fingerprint(&params("saved")));
@@ -147,7 +149,7 @@ fn two_signals_at_once_are_one_request() {
     signal(&child, "TERM");
 
     let (code, _, stderr) = ended(child.wait_with_output().expect("it ends"));
-    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(code, 143, "{stderr}");
     assert!(load_params(dir.join("saved")).is_ok(), "it saved before it ended: {stderr}");
 }
 
@@ -168,7 +170,7 @@ fn sigusr1_saves_at_once_and_training_continues() {
 
         wait_for_checkpoint(&dir.join("saved"));
         signal(&child, "INT");
-        assert_exact(ended(child.wait_with_output().expect("it ends")));
+        assert_exact(130, ended(child.wait_with_output().expect("it ends")));
     }
 }
 
@@ -179,10 +181,10 @@ fn changes_that_a_checkpoint_does_not_allow_are_refused_with_a_message() {
         let arguments = format!("train --epochs 1 --checkpoints {name} --batch 8");
         assert_eq!(call(&arguments, &dir).0, 0);
     }
-    let (code, _, stderr) = call("train --resume saved --no-report", &dir);
+    let (code, _, stderr) = call("train --resume saved --json", &dir);
     assert_eq!(
-        (code, stderr.lines().next()),
-        (0, Some("all 1 epochs are already done: give more --epochs to continue"))
+        (code, stderr.as_str()),
+        (0, "all 1 epochs are already done: give more --epochs to continue\n")
     );
     let cannot = |field: &str, was: &str, now: &str| {
         format!(
@@ -197,18 +199,21 @@ fn changes_that_a_checkpoint_does_not_allow_are_refused_with_a_message() {
         ("--resume saved --batch 4", 2, cannot("batch", "8", "4")),
         ("--resume saved --batch-total 16", 2, cannot("batch", "8", "4")),
         ("--resume saved --epochs 0.5", 2, "1.00 epochs are already done: give at least that many epochs".into()),
-        ("--resume nowhere", 1, "cannot read nowhere: No such file or directory (os error 2)".into()),
+        ("--resume nowhere", 2, "cannot read nowhere: No such file or directory (os error 2)".into()),
         ("--checkpoints saved", 2, "saved holds checkpoints of another run: resume that run with --resume saved, or choose another folder".into()),
         ("--resume saved --checkpoints others", 2, "others holds checkpoints of another run: resume that run with --resume others, or choose another folder".into()),
         ("--keep 2", 2, "checkpoint settings without a folder: name one with --checkpoints DIR".into()),
         ("--checkpoints x --checkpoint-minutes 0", 2, "checkpoints every 0 minutes: give a number above zero, below a million".into()),
     ];
     for (arguments, code, message) in calls {
-        let call = call(&format!("train {arguments}"), &dir);
-        assert_eq!(call, (code, String::new(), format!("error: {message}\n")), "{arguments}");
+        let (ended, stdout, stderr) = call(&format!("train {arguments}"), &dir);
+        let last = stderr.lines().last().unwrap_or_default();
+        assert_eq!((ended, stdout.as_str()), (code, ""), "{arguments}");
+        assert_eq!(last, format!("error: {message}"), "{arguments}");
     }
     let call = call("train --resume saved --seed 1 --epochs 2 --workers 3 --json", &dir);
-    assert_eq!((call.0, call.2.as_str()), (0, ""), "repeating a value is not a change");
+    let said = "the job has 2 epochs instead of 1: the learning rate stays at 0.002, where its schedule ended (--restart-schedule plans it anew over all epochs)\n";
+    assert_eq!((call.0, call.2.as_str()), (0, said), "repeating a value is not a change");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use paceline_job::run::totals::RunTotals;
 use paceline_runtime::WorkerId;
@@ -58,7 +59,7 @@ const WAIT_MIN: f64 = 0.01;
 
 impl Bar {
     pub fn new(samples_total: u64, clock: Clock, is_wanted: bool) -> Bar {
-        let template = "{wide_bar} {percent:>3} %, {eta} left\n{prefix}\n{wide_msg}";
+        let template = "{wide_bar} {percent:>3} %, {eta} left\n{prefix}\n{msg}";
         let bar = styled(samples_total, is_wanted, template);
         let printed = Printed { epoch: 0, when: Instant::now() };
         Bar { bar, is_wanted, clock, lines: 0, baseline: Baseline::default(), printed }
@@ -72,16 +73,18 @@ impl Bar {
         if self.bar.is_hidden() {
             let epoch = totals.samples() / totals.tally.samples_per_epoch.max(1);
             if epoch > self.printed.epoch && self.printed.when.elapsed() >= LINE_INTERVAL {
-                let learning = learning(totals, &self.baseline);
-                say(&format!("{learning}, {}", cluster(totals, &self.baseline, self.clock)));
+                let mut parts = learning(totals, &self.baseline);
+                parts.extend(cluster(totals, &self.baseline, self.clock));
+                say(&parts.join(", "));
                 self.printed = Printed { epoch, when: Instant::now() };
                 self.baseline = Baseline::of(totals);
             }
             return;
         }
         self.bar.set_position(totals.samples());
-        self.bar.set_prefix(learning(totals, &self.baseline));
-        self.bar.set_message(cluster(totals, &self.baseline, self.clock));
+        let columns = usize::from(Term::stderr().size().1);
+        self.bar.set_prefix(fitting(&learning(totals, &self.baseline), columns));
+        self.bar.set_message(fitting(&cluster(totals, &self.baseline, self.clock), columns));
         if self.baseline.taken.is_none_or(|taken| taken.elapsed() >= WINDOW) {
             self.baseline = Baseline::of(totals);
         }
@@ -100,8 +103,23 @@ impl Baseline {
     }
 }
 
+/// Joins the first parts, as many as fit into one line of the terminal: a line that is broken would be drawn anew below
+/// itself at each update.
+fn fitting(parts: &[String], columns: usize) -> String {
+    let mut text = String::new();
+    for part in parts {
+        let comma = if text.is_empty() { "" } else { ", " };
+        if text.chars().count() + comma.len() + part.chars().count() >= columns {
+            break;
+        }
+        text += comma;
+        text += part;
+    }
+    text
+}
+
 /// "epoch 3.4/20, loss 0.210, accuracy 95.1 %, 5,432 samples/s"
-fn learning(totals: &RunTotals, baseline: &Baseline) -> String {
+fn learning(totals: &RunTotals, baseline: &Baseline) -> Vec<String> {
     let per_epoch = totals.tally.samples_per_epoch.max(1) as f64;
     let (done, all) =
         (totals.samples() as f64 / per_epoch, totals.tally.samples_total as f64 / per_epoch);
@@ -117,18 +135,19 @@ fn learning(totals: &RunTotals, baseline: &Baseline) -> String {
         let speed = (totals.samples() - baseline.samples) as f64 / seconds;
         parts.push(format!("{} samples/s", count(speed as u64)));
     }
-    parts.join(", ")
+    parts
 }
 
 /// "4 workers, waiting 41 % (slowest: worker 3), virtual time 10.0 s"
-fn cluster(totals: &RunTotals, baseline: &Baseline, clock: Clock) -> String {
-    let mut text = counted(totals.members.len(), "worker");
+fn cluster(totals: &RunTotals, baseline: &Baseline, clock: Clock) -> Vec<String> {
+    let mut parts = vec![counted(totals.members.len(), "worker")];
     if let Some((part, slowest)) = waiting(totals, baseline) {
-        text += &format!(", waiting {part:.0} % (slowest: worker {slowest})");
+        parts.push(format!("waiting {part:.0} % (slowest: worker {slowest})"));
     }
     let time = duration(totals.end.as_secs_f64());
     let clock = if clock == Clock::Virtual { "virtual time" } else { "time" };
-    format!("{text}, {clock} {time}")
+    parts.push(format!("{clock} {time}"));
+    parts
 }
 
 /// Returns which percentage of their time workers waited for the slowest one since the baseline, and that worker.
@@ -150,12 +169,12 @@ fn waiting(totals: &RunTotals, baseline: &Baseline) -> Option<(f64, WorkerId)> {
 
 /// Returns an empty bar for `len` samples.
 pub fn progress(len: u64, is_wanted: bool) -> ProgressBar {
-    styled(len, is_wanted, "{bar:12} {human_pos}/{human_len} samples, {elapsed}  {wide_msg}")
+    styled(len, is_wanted, "{wide_bar} {percent:>3} %, {elapsed}, {msg}")
 }
 
 /// Returns a bar for many runs, with an estimate of the remaining time.
 pub fn runs_bar(is_wanted: bool) -> ProgressBar {
-    styled(0, is_wanted, "{bar:24} {human_pos}/{human_len} samples, {elapsed}, {eta} left")
+    styled(0, is_wanted, "{wide_bar} {percent:>3} %, {elapsed}, {eta} left")
 }
 
 fn styled(len: u64, is_wanted: bool, template: &str) -> ProgressBar {
@@ -175,7 +194,9 @@ mod tests {
     fn apply(totals: &mut RunTotals, samples: u64) {
         let (round, version, loss_first, loss_last) = (0, 0, None, None);
         let spans = Spans::one(0, samples);
-        let record = Record::Resumed { round, version, spans, loss_first, loss_last };
+        let (samples_total, past) = (None, None);
+        let record =
+            Record::Resumed { round, version, spans, loss_first, loss_last, samples_total, past };
         totals.tally.read(&Line { at: Duration::ZERO, record });
     }
 
@@ -193,15 +214,15 @@ mod tests {
     fn the_lines_show_progress_speed_and_the_slowest_worker() {
         let baseline = Baseline { at: Duration::from_secs(8), samples: 300, ..Baseline::default() };
 
-        assert_eq!(learning(&totals(), &baseline), "epoch 3.4/10, 20 samples/s");
+        assert_eq!(learning(&totals(), &baseline).join(", "), "epoch 3.4/10, 20 samples/s");
         assert_eq!(
-            cluster(&totals(), &baseline, Clock::Real),
+            cluster(&totals(), &baseline, Clock::Real).join(", "),
             "3 workers, waiting 100 % (slowest: worker 2), time 10.0 s"
         );
     }
 
     #[test]
-    fn both_lines_fit_into_80_columns() {
+    fn both_lines_fit_into_80_and_into_40_columns() {
         let mut totals = totals();
         (totals.tally.samples_per_epoch, totals.tally.samples_total) = (60_000, 1_215_000);
         totals.end = Duration::from_secs(36_000);
@@ -213,11 +234,14 @@ mod tests {
         let at = Duration::from_secs(35_999);
         let baseline = Baseline { at, samples: 4_000, ..Baseline::default() };
 
-        let lines = [learning(&totals, &baseline), cluster(&totals, &baseline, Clock::Virtual)];
+        let parts = [learning(&totals, &baseline), cluster(&totals, &baseline, Clock::Virtual)];
+        let lines = parts.clone().map(|parts| fitting(&parts, 80));
+        let narrow = parts.map(|parts| fitting(&parts, 40));
 
         assert_eq!(lines[0], "epoch 13.4/20.25, loss 0.210, accuracy 100.0 %, 800,000 samples/s");
         assert!(lines[1].contains("1024 workers, waiting 100 % (slowest: worker 1015), virtual"));
         assert!(lines.iter().all(|line| line.len() < 80), "{lines:?}");
+        assert_eq!(narrow, ["epoch 13.4/20.25, loss 0.210", "1024 workers"]);
     }
 
     #[test]
@@ -226,9 +250,9 @@ mod tests {
         let mut later = totals();
         later.end = Duration::from_secs(20);
 
-        let none = cluster(&later, &baseline, Clock::Virtual);
+        let none = cluster(&later, &baseline, Clock::Virtual).join(", ");
         later.waited_for.insert(WorkerId(2), Duration::from_secs(10));
-        let some = cluster(&later, &baseline, Clock::Virtual);
+        let some = cluster(&later, &baseline, Clock::Virtual).join(", ");
 
         assert_eq!(none, "3 workers, virtual time 20.0 s");
         assert_eq!(some, "3 workers, waiting 25 % (slowest: worker 2), virtual time 20.0 s");

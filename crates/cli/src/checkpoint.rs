@@ -1,7 +1,9 @@
 //! The checkpoint flags of `train`, and loading the model of a checkpoint.
 
+use std::fs;
+use std::io;
 #[cfg(unix)]
-use std::io::{self, Read};
+use std::io::Read;
 use std::num::NonZero;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
@@ -10,16 +12,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use paceline_job::checkpoint::{Checkpoint, Checkpoints, Saved, Saving, Weights, load_weights};
-use paceline_job::{Job, RunResult};
+use paceline_job::checkpoint::{
+    Checkpoint, Checkpoints, Manifest, Saved, Saving, Weights, load_weights,
+};
+use paceline_job::{Job, Prepared, RunResult};
+use paceline_watch::table::number;
 
 use crate::error::{CliError, CliResult, CommandError, UsageError};
 use crate::output::say;
+use crate::summary::rate;
 
 #[derive(Args)]
 #[command(next_help_heading = "Checkpoints")]
 pub struct CheckpointFlags {
-    /// Save checkpoints into this folder: periodically, when stopped, and at the end
+    /// Save checkpoints into this folder: periodically, when stopped, and at the end [default: a new folder paceline-runs/STRATEGY-N; with --json, none]
     #[arg(long, value_name = "DIR")]
     checkpoints: Option<PathBuf>,
     /// Save every N rounds
@@ -34,13 +40,23 @@ pub struct CheckpointFlags {
     /// Resume from the newest intact checkpoint in this folder
     #[arg(long, value_name = "DIR", conflicts_with = "job")]
     resume: Option<PathBuf>,
+    /// If --epochs changes: plan the learning rate anew over all epochs, instead of continuing at the current rate
+    #[arg(long, requires = "resume")]
+    restart_schedule: bool,
+    /// Save nothing
+    #[arg(long, conflicts_with_all = ["checkpoints", "checkpoint_rounds", "checkpoint_minutes", "keep"])]
+    no_save: bool,
 }
+
+/// The folder of runs that were saved without --checkpoints.
+const RUNS: &str = "paceline-runs";
 
 impl CheckpointFlags {
     /// Loads the checkpoint to resume from, if --resume is given.
     pub fn resumed(&self) -> CliResult<Option<Checkpoint>> {
         let Some(dir) = &self.resume else { return Ok(None) };
-        let checkpoint = Checkpoint::load(dir).map_err(CliError::failed)?;
+        let mut checkpoint = Checkpoint::load(dir).map_err(CliError::usage)?;
+        checkpoint.restart_schedule = self.restart_schedule;
         for problem in &checkpoint.passed_over {
             say(&format!("skipped: {problem}"));
         }
@@ -76,9 +92,97 @@ impl CheckpointFlags {
                 checkpoints.keep = self.keep.unwrap_or(checkpoints.keep);
             }
         }
-        job.checkpoints = checkpoints;
+        job.checkpoints = checkpoints.filter(|_| !self.no_save);
         Ok(())
     }
+
+    /// Gives a job without checkpoints this folder.
+    pub fn save_in(&self, job: &mut Job, folder: &Path) -> CliResult {
+        if job.checkpoints.is_none() && !self.no_save {
+            job.checkpoints = Some(Checkpoints::into(&utf8(folder)?));
+        }
+        Ok(())
+    }
+
+    /// Gives a job without checkpoints a new folder, so that its last weights are not lost. If there can be none, the
+    /// job runs all the same.
+    pub fn save_by_default(&self, job: &mut Job, name: &str) -> Option<DefaultFolder> {
+        if job.checkpoints.is_some() || self.no_save {
+            return None;
+        }
+        match new_folder(name) {
+            Ok(folder) => {
+                let mut checkpoints = Checkpoints::into(&folder);
+                checkpoints.keep = NonZero::<u64>::MIN;
+                job.checkpoints = Some(checkpoints);
+                Some(DefaultFolder(folder.into()))
+            }
+            Err(error) => {
+                say(&format!(
+                    "no weights will be saved: cannot create a folder in {RUNS}: {error}"
+                ));
+                None
+            }
+        }
+    }
+}
+
+/// Creates `paceline-runs/NAME-N` with the first number that is free, so that no run writes into another one's folder.
+pub fn new_folder(name: &str) -> io::Result<String> {
+    fs::create_dir_all(RUNS)?;
+    let mut number = 1;
+    loop {
+        let folder = format!("{RUNS}/{name}-{number}");
+        match fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A folder that was created for a run; deleted if nothing was saved.
+pub struct DefaultFolder(PathBuf);
+
+impl Drop for DefaultFolder {
+    fn drop(&mut self) {
+        // Only empty folders can be removed so.
+        let _ = fs::remove_file(self.0.join(".lock"));
+        let _ = fs::remove_dir(&self.0);
+        let _ = fs::remove_dir(RUNS);
+    }
+}
+
+/// Says in one sentence which learning rate a job has that is resumed with another number of epochs.
+pub fn say_schedule(before: &Manifest, prepared: &Prepared, is_restarted: bool) {
+    let (plan, schedule) = (&prepared.plan, &prepared.plan.schedule);
+    if plan.samples_total == before.samples_total {
+        return;
+    }
+    let epochs = |samples: u64| {
+        let epochs = samples as f64 / plan.samples_per_epoch as f64;
+        number((100.0 * epochs).round() / 100.0)
+    };
+    let (old, new) = (epochs(before.samples_total), epochs(plan.samples_total));
+    let total = plan.samples_total;
+    let now = rate(schedule.rate(before.samples, total));
+    let last = rate(schedule.rate(total, total));
+    let is_complete = schedule.progress(before.samples, total) >= 1.0;
+    let how = if is_restarted {
+        format!("the learning rate is planned anew over all of them and continues at {now}")
+    } else if now == last && !is_complete {
+        format!("the learning rate stays at {now}")
+    } else if is_complete {
+        format!(
+            "the learning rate stays at {now}, where its schedule ended (--restart-schedule plans it anew over all epochs)"
+        )
+    } else {
+        let rest = epochs(plan.samples_total - before.samples);
+        format!(
+            "the learning rate continues at {now}, and the rest of its schedule is stretched over the remaining {rest} epochs (--restart-schedule plans it anew over all epochs)"
+        )
+    };
+    say(&format!("the job has {new} epochs instead of {old}: {how}"));
 }
 
 /// Returns the name of a folder as text, because a checkpoint stores its job as text.
@@ -110,7 +214,7 @@ fn on_usr1(now: Option<Arc<AtomicBool>>) -> io::Result<()> {
     signal_hook::low_level::pipe::register(SIGUSR1, sender)?;
     std::thread::spawn(move || {
         while receiver.read_exact(&mut [0]).is_ok() {
-            say("SIGUSR1 ignored: there is no checkpoint folder, start with --checkpoints DIR");
+            say("SIGUSR1 ignored: this run saves nothing, start with --checkpoints DIR");
         }
     });
     Ok(())
@@ -118,7 +222,7 @@ fn on_usr1(now: Option<Arc<AtomicBool>>) -> io::Result<()> {
 
 /// Loads the model of a checkpoint, or of the newest intact one in a folder.
 pub fn weights(dir: &Path) -> CliResult<Weights> {
-    let weights = load_weights(dir).map_err(CliError::failed)?;
+    let weights = load_weights(dir).map_err(CliError::usage)?;
     for problem in &weights.passed_over {
         say(&format!("skipped: {problem}"));
     }

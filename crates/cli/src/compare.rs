@@ -1,6 +1,5 @@
 //! `paceline compare`: runs many strategies on the same simulated cluster.
 
-use std::cmp::Ordering;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -8,19 +7,24 @@ use std::thread::ScopedJoinHandle;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use paceline_job::{Error, PrepareOptions, Prepared, Recipe, RunResult, SimulateOptions, simulate};
+use paceline_job::run::totals::{RunTotals, Score};
+use paceline_job::{
+    Error, PrepareOptions, Prepared, Recipe, RunResult, SimulateOptions, Target, simulate,
+};
 use paceline_runtime::{Line, Reader};
 use paceline_sim::Scenario;
-use paceline_watch::table::{bytes, duration, table};
-use paceline_watch::{Curves, Timeline, comparison};
+use paceline_watch::{Goal, Measured, Point, Timeline};
 
 use crate::bar::progress;
+use crate::chance::no_better_than_chance;
+use crate::comparison::Comparison;
 use crate::counted::counted;
-use crate::error::{CliResult, CommandError, UsageError};
-use crate::files::{check_distinct, check_writable, write};
+use crate::error::{CliError, CliResult, CommandError, UsageError};
+use crate::files::{check_distinct, check_format, check_writable, write};
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
 use crate::output::{print, print_json, say, say_error};
-use crate::summary::{check_ledger, loss, percent, rate, target};
+use crate::stop::Stop;
+use crate::summary::{check_ledger, target};
 
 /// Compare strategies on the same simulated cluster
 #[derive(Args)]
@@ -32,6 +36,9 @@ pub struct Compare {
     /// Training algorithms (see `paceline strategies`), separated by commas
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', default_value = "all")]
     strategies: Vec<String>,
+    /// Run each strategy with N seeds, from --seed on, and show means and standard deviations
+    #[arg(long, value_name = "N", default_value_t = SEEDS, value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
+    seeds: u64,
     #[command(flatten)]
     threads: ThreadsFlag,
     /// Write a plot of the runs to this file [default: paceline-compare.svg; with --json, none]
@@ -52,12 +59,15 @@ Examples:
   paceline compare
   paceline compare slow-network --strategies ssgd,qsgd,cpsgd,adpsgd
   paceline compare spot --target-accuracy 0.9 --epochs 30 --plot spot.svg
-  paceline compare --json | jq '.[] | [.strategy, .time_to_target_seconds]'
+  paceline compare --seeds 5 --no-plot
+  paceline compare --json | jq '.[] | [.strategy, .seconds_to_target]'
 
 All strategies run with the same workers, links and faults at the same virtual times.
-Without a target, the table shows the time until the training loss first falls to 0.3.";
+Without a target, the table shows the time until the validation loss of the deployed model falls to 0.3.";
 
 const TARGET_LOSS: f64 = 0.3;
+const SEEDS: u64 = 1;
+const SEEDS_MAX: u64 = 1_000;
 
 /// The default plot file.
 const PLOT: &str = "paceline-compare.svg";
@@ -66,8 +76,36 @@ const PLOT: &str = "paceline-compare.svg";
 struct Run {
     name: String,
     result: Result<RunResult, Error>,
-    curves: Curves,
+    /// Why it has learned nothing, if so.
+    learned_nothing: Option<String>,
+    /// The training loss that the table shows the end of.
+    loss: Vec<Point>,
+    /// What the result is made of, so that curves end where the table says.
+    totals: RunTotals,
     timeline: Timeline,
+}
+
+impl Run {
+    /// Loss and accuracy.
+    fn curves(&self, on: Measured) -> [Vec<Point>; 2] {
+        let points = |scores: &[Score], value: fn(&Score) -> f64| {
+            let point = |score: &Score| Point {
+                at: score.at.as_secs_f64(),
+                epochs: self.totals.tally.epochs(score.samples),
+                value: value(score),
+            };
+            scores.iter().map(point).collect()
+        };
+        match on {
+            Measured::Validation => {
+                let validations = &self.totals.validations;
+                [points(validations, |it| it.loss), points(validations, |it| it.accuracy)]
+            }
+            Measured::Training => {
+                [self.loss.clone(), points(&self.totals.scores, |it| it.accuracy)]
+            }
+        }
+    }
 }
 
 impl Compare {
@@ -78,21 +116,26 @@ impl Compare {
         let samples = jobs.iter().map(|job| job.plan.samples_total).sum();
         let bar = progress(samples, !self.json);
 
-        let runs = run_all(&jobs, &scenario, self.threads.count(), &bar);
+        let stop = Stop::on_signals("stopping; press Ctrl-C again to stop at once")?;
+        let mut runs = run_all((&jobs, &scenario), self.threads.count(), &bar, &stop);
 
         bar.finish_and_clear();
-        let mut results: Vec<&RunResult> =
-            runs.iter().filter_map(|run| run.result.as_ref().ok()).collect();
-        results.sort_by(|a, b| by_time_to_target(a, b));
+        // Of a comparison that was stopped, only the finished runs are comparable.
+        runs.retain(|run| !run.result.as_ref().is_ok_and(|result| result.stopped));
+        let comparison = Comparison::new(runs.iter().filter_map(|run| run.result.as_ref().ok()));
         if self.json {
-            print_json(&results)?;
-        } else {
+            print_json(&comparison.results().collect::<Vec<_>>())?;
+        } else if !runs.is_empty() {
             print(&self.heading(&scenario, &jobs[0]))?;
-            print(&rows(&results))?;
+            print(&comparison.table())?;
         }
         let ended = report_failures(&runs);
-        if let Some(path) = plot {
-            draw(&path, &scenario, &runs)?;
+        if let Some(path) = plot.filter(|_| !runs.is_empty()) {
+            draw(&path, &scenario, &comparison, &runs, jobs[0].target)?;
+        }
+        if runs.len() < jobs.len() && stop.is_requested() {
+            let message = format!("stopped after {} of {} runs", runs.len(), jobs.len());
+            return Err(CliError::Stopped { code: stop.code(), message });
         }
         ended
     }
@@ -103,7 +146,8 @@ impl Compare {
         if job.choices.is_some() {
             return Err(UsageError::ChoicesInCompare.into());
         }
-        if job.target_loss.or(job.target_accuracy).is_none() {
+        let target = job.target_loss.or(job.target_accuracy).or(job.target_training_loss);
+        if target.is_none() {
             job.target_loss = Some(TARGET_LOSS);
         }
         let mut names: Vec<&str> = vec![];
@@ -122,25 +166,36 @@ impl Compare {
                 true
             }
         });
-        // The first job loads the model and the data, the others share them.
-        let mut task = None;
-        let check = |name: &&str| {
-            job.strategy = (*name).to_owned();
-            let prepared =
-                job.prepare_with(PrepareOptions { workers, recipes, task: task.clone() })?;
-            task = Some(prepared.task.clone());
-            Ok(prepared)
-        };
-        names.iter().map(check).collect()
+        let mut jobs = vec![];
+        for seed in job.seed..job.seed.saturating_add(self.seeds) {
+            job.seed = seed;
+            // The first job of a seed loads the model and the data, the others share them.
+            let mut task = None;
+            for name in &names {
+                job.strategy = (*name).to_owned();
+                let prepared =
+                    job.prepare_with(PrepareOptions { workers, recipes, task: task.clone() })?;
+                task = Some(prepared.task.clone());
+                jobs.push(prepared);
+            }
+        }
+        Ok(jobs)
     }
 
     fn heading(&self, scenario: &Scenario, job: &Prepared) -> String {
         let target = job.target.map_or(String::new(), target);
+        let first = job.plan.seed;
+        let (seeds, spread) = match self.seeds {
+            1 => (format!("seed {first}"), ""),
+            many => {
+                (format!("seeds {first} to {}", first + many - 1), ", mean ± standard deviation")
+            }
+        };
+        let rates = if self.job.has_rate() { "given" } else { "defaults" };
+        let workers = counted(scenario.workers as usize, "worker");
+        let name = &scenario.name;
         format!(
-            "{}: {}, seed {}; time until {target}\n\n",
-            scenario.name,
-            counted(scenario.workers as usize, "worker"),
-            job.plan.seed
+            "{name}: {workers}, {seeds}; time until {target}{spread}; learning rates: {rates}\n\n"
         )
     }
 
@@ -152,6 +207,7 @@ impl Compare {
         read.extend(scenario_file(&self.scenario));
         let what = if self.plot.is_some() { "--plot" } else { "the plot" };
         check_distinct(&read, &[(what, path.clone())])?;
+        check_format(what, &path, &["svg"])?;
         match check_writable("plot", &path) {
             Ok(()) => Ok(Some(path)),
             Err(error) if self.plot.is_some() => Err(error.into()),
@@ -163,29 +219,61 @@ impl Compare {
     }
 }
 
-fn draw(path: &Path, scenario: &Scenario, runs: &[Run]) -> CliResult {
-    let has_converged = |run: &&Run| run.result.as_ref().is_ok_and(|o| o.diverged.is_none());
-    let drawn: Vec<paceline_watch::Run> = runs
+/// Draws the runs in the order of the table; of several seeds the first.
+fn draw(
+    path: &Path,
+    scenario: &Scenario,
+    comparison: &Comparison<'_>,
+    runs: &[Run],
+    target: Option<Target>,
+) -> CliResult {
+    let seed = comparison.results().map(|result| result.seed).min();
+    let is_drawn = |result: &&RunResult| result.diverged.is_none() && Some(result.seed) == seed;
+    let run_of = |result: &RunResult| {
+        let is_it = |run: &&Run| run.result.as_ref().is_ok_and(|it| std::ptr::eq(it, result));
+        runs.iter().find(is_it)
+    };
+    let drawn: Vec<&Run> = comparison.results().filter(is_drawn).filter_map(run_of).collect();
+    let on = match target {
+        Some(target) if target.is_validated() => Measured::Validation,
+        _ => Measured::Training,
+    };
+    let curves: Vec<[Vec<Point>; 2]> = drawn.iter().map(|run| run.curves(on)).collect();
+    let drawn: Vec<paceline_watch::Run> = drawn
         .iter()
-        .filter(has_converged)
-        .map(|Run { name, curves, timeline, .. }| paceline_watch::Run { name, curves, timeline })
+        .zip(&curves)
+        .map(|(Run { name, timeline, .. }, [loss, accuracy])| paceline_watch::Run {
+            name,
+            loss,
+            accuracy,
+            timeline,
+        })
         .collect();
+    let goal = target.map(|target| match target {
+        Target::Loss(loss) | Target::TrainingLoss(loss) => Goal::Loss(loss),
+        Target::Accuracy(accuracy) => Goal::Accuracy(accuracy),
+    });
     let title = format!("{}: {}", scenario.name, scenario.description);
-    write("plot", path, &comparison(&title, &drawn))?;
+    write("plot", path, &paceline_watch::comparison(&title, &drawn, on, goal))?;
     say(&format!("\nPlot: {}", path.display()));
     Ok(())
 }
 
 /// Runs all jobs, at most `threads` at a time. The results do not depend on `threads`.
-fn run_all(jobs: &[Prepared], scenario: &Scenario, threads: usize, bar: &ProgressBar) -> Vec<Run> {
+fn run_all(
+    (jobs, scenario): (&[Prepared], &Scenario),
+    threads: usize,
+    bar: &ProgressBar,
+    stop: &Stop,
+) -> Vec<Run> {
     let at_once = threads.min(jobs.len());
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let take_turns = || {
         let mut runs = vec![];
         loop {
             let turn = next.fetch_add(1, Relaxed);
-            let Some(job) = jobs.get(turn) else { return runs };
-            runs.push((turn, run_one(job, scenario, threads / at_once, bar)));
+            let Some(job) = jobs.get(turn).filter(|_| !stop.is_requested()) else { return runs };
+            runs.push((turn, run_one((job, scenario), threads / at_once, bar, stop)));
             let ended = ended.fetch_add(1, Relaxed) + 1;
             bar.set_message(format!("{ended} of {} runs", jobs.len()));
         }
@@ -199,19 +287,39 @@ fn run_all(jobs: &[Prepared], scenario: &Scenario, threads: usize, bar: &Progres
     runs.into_iter().map(|(_, run)| run).collect()
 }
 
-fn run_one(job: &Prepared, scenario: &Scenario, threads: usize, bar: &ProgressBar) -> Run {
-    let (curves, timeline) = (Curves::default(), Timeline::default());
-    let mut reader = PlotReader { curves, timeline, bar, shown: 0 };
-    let result = simulate(job, scenario, SimulateOptions { threads, readers: vec![&mut reader] });
+fn run_one(
+    (job, scenario): (&Prepared, &Scenario),
+    threads: usize,
+    bar: &ProgressBar,
+    stop: &Stop,
+) -> Run {
+    let mut reader = PlotReader {
+        totals: RunTotals::default(),
+        loss: vec![],
+        points: 0,
+        timeline: Timeline::default(),
+        bar,
+        shown: 0,
+    };
+    let stop = stop.requested.clone();
+    let options = SimulateOptions { threads, stop, readers: vec![&mut reader] };
+    let result = simulate(job, scenario, options);
     // A run that ended early will not compute its remaining samples.
     bar.inc(job.plan.samples_total.saturating_sub(reader.shown));
-    let PlotReader { curves, timeline, .. } = reader;
-    Run { name: job.name.clone(), result: result.map(|run| run.result), curves, timeline }
+    let PlotReader { loss, totals, timeline, .. } = reader;
+    let result = result.map(|run| run.result);
+    let loss_first = loss.first().map(|point| point.value);
+    let chance = |result: &RunResult| no_better_than_chance(job, result, loss_first);
+    let learned_nothing = result.as_ref().ok().and_then(chance);
+    Run { name: job.name.clone(), result, learned_nothing, loss, totals, timeline }
 }
 
 /// Collects the data of the plot and advances the progress bar.
 struct PlotReader<'a> {
-    curves: Curves,
+    totals: RunTotals,
+    loss: Vec<Point>,
+    /// Points of the loss so far; fewer than before once a run has started over.
+    points: usize,
     timeline: Timeline,
     bar: &'a ProgressBar,
     shown: u64,
@@ -222,9 +330,15 @@ const SAMPLES_PER_UPDATE: u64 = 256;
 
 impl Reader for PlotReader<'_> {
     fn read(&mut self, line: &Line) {
-        self.curves.read(line);
+        self.totals.read(line);
         self.timeline.read(line);
-        let samples = self.curves.samples();
+        let points = &self.totals.curve.points;
+        if let Some((at, value)) = points.last().filter(|_| points.len() > self.points) {
+            let epochs = self.totals.tally.epochs(self.totals.samples());
+            self.loss.push(Point { at: at.as_secs_f64(), epochs, value: *value });
+        }
+        self.points = points.len();
+        let samples = self.totals.samples();
         if samples >= self.shown + SAMPLES_PER_UPDATE {
             self.bar.inc(samples - self.shown);
             self.shown = samples;
@@ -232,72 +346,18 @@ impl Reader for PlotReader<'_> {
     }
 }
 
-/// Orders by time to target; runs that did not reach it follow, runs that diverged come last.
-fn by_time_to_target(a: &RunResult, b: &RunResult) -> Ordering {
-    let key = |result: &RunResult| {
-        let time = result.time_to_target_seconds.unwrap_or(f64::INFINITY);
-        (result.diverged.is_some(), time, result.loss)
-    };
-    let ((a_diverged, a_time, a_loss), (b_diverged, b_time, b_loss)) = (key(a), key(b));
-    let (by_time, by_loss) = (a_time.total_cmp(&b_time), a_loss.total_cmp(&b_loss));
-    a_diverged.cmp(&b_diverged).then(by_time).then(by_loss)
-}
-
-fn rows(results: &[&RunResult]) -> String {
-    let reached = |result: &&&RunResult| result.time_to_target_seconds.is_some();
-    // Speedups are relative to plain synchronous SGD, or to the fastest run if ssgd did not reach the target.
-    let base = results.iter().filter(reached).find(|result| result.strategy == "ssgd");
-    let base = base.or(results.first().filter(reached));
-    let row = |result: &&RunResult| {
-        let speedup = base
-            .and_then(|base| Some(base.time_to_target_seconds? / result.time_to_target_seconds?));
-        let to_target = match result.time_to_target_seconds {
-            _ if result.diverged.is_some() => "diverged".to_owned(),
-            Some(seconds) => duration(seconds),
-            None => "not reached".to_owned(),
-        };
-        let score = |text| if result.diverged.is_some() { "-".to_owned() } else { text };
-        vec![
-            result.strategy.clone(),
-            to_target,
-            speedup.map_or("-".to_owned(), |speedup| format!("{speedup:.2}")),
-            duration(result.seconds()),
-            score(percent(result.accuracy)),
-            score(loss(result.loss)),
-            bytes(result.bytes_sent),
-            percent(result.utilization_mean()),
-            rate(result.learning_rate),
-            result.batch.to_string(),
-        ]
-    };
-    let speedup = base.map_or("speedup".to_owned(), |base| format!("x {}", base.strategy));
-    let header = [
-        "strategy",
-        "to target",
-        &speedup,
-        "total",
-        "accuracy",
-        "loss",
-        "sent",
-        "utilization",
-        "rate",
-        "batch",
-    ];
-    let rows: Vec<Vec<String>> = results.iter().map(row).collect();
-    let mut align_right = [true; 10];
-    align_right[0] = false;
-    table(&header, &rows, &align_right)
-}
-
-/// Reports runs that diverged, failed or lost samples. A run that diverged is not a failure of the command.
+/// Reports runs that diverged, learned nothing, failed or lost samples. The first two are no failures of the command.
 fn report_failures(runs: &[Run]) -> CliResult {
     let mut failed = vec![];
-    for Run { name, result, .. } in runs {
+    for Run { name, result, learned_nothing, .. } in runs {
         match result {
             Ok(RunResult { diverged: Some(reason), .. }) => {
                 say(&format!("{name} diverged: {reason}"));
             }
             Ok(result) => {
+                if let Some(reason) = learned_nothing {
+                    say(&format!("{name} learned nothing: {reason}"));
+                }
                 if let Err(error) = check_ledger(result) {
                     say_error(error);
                     failed.push(name.clone());
@@ -313,4 +373,51 @@ fn report_failures(runs: &[Run]) -> CliResult {
         return Ok(());
     }
     Err(CommandError::RunsFailed { failed, runs: runs.len() }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_job::{Job, scenarios};
+
+    use super::*;
+
+    fn jobs(epochs: &[f64]) -> Vec<Prepared> {
+        let job = |epochs: &f64| Job { epochs: *epochs, samples: Some(200), ..Job::default() };
+        epochs.iter().map(|it| job(it).prepare(2).expect("the job is valid")).collect()
+    }
+
+    /// The first run is short, the second one would take very long.
+    #[test]
+    fn a_comparison_that_is_stopped_keeps_its_finished_runs() {
+        let (jobs, stop) = (jobs(&[1.0, 100_000.0, 1.0]), Stop::never());
+        let scenario =
+            Scenario { workers: 2, ..scenarios::named("uniform").expect("it is built in") };
+        let bar = ProgressBar::hidden();
+        let (watched, requested) = (bar.clone(), stop.requested.clone());
+        std::thread::spawn(move || {
+            while watched.message() != "1 of 3 runs" {
+                std::thread::yield_now();
+            }
+            requested.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+
+        let runs = run_all((&jobs, &scenario), 1, &bar, &stop);
+
+        let stopped = |run: &Run| run.result.as_ref().expect("it ends").stopped;
+        assert_eq!(runs.iter().map(stopped).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn curves_end_where_the_table_says() {
+        let jobs: Vec<Prepared> = ["cpsgd", "diloco", "gossip-pull"]
+            .map(|strategy| Job { strategy: strategy.into(), epochs: 2.3, ..Job::default() })
+            .map(|job| job.prepare(8).expect("the job is valid"))
+            .into();
+        let scenario = scenarios::named("stragglers").expect("it is built in");
+
+        for run in run_all((&jobs, &scenario), 1, &ProgressBar::hidden(), &Stop::never()) {
+            let result = run.result.expect("it ends");
+            assert_eq!(run.loss.last().map(|point| point.value), Some(result.loss), "{}", run.name);
+        }
+    }
 }

@@ -19,6 +19,13 @@ pub enum CliError {
     /// The request was valid, but something failed: exit code 1.
     #[error(transparent)]
     Failed(Source),
+    /// A signal stopped the run, and what it had was kept: the exit code of that signal.
+    #[error("{message}")]
+    Stopped { code: u8, message: String },
+    /// Another process of the same job has said why.
+    #[cfg(feature = "mpi")]
+    #[error("see the first rank's message")]
+    Silent { code: u8 },
     /// The reader of stdout has closed the pipe: a silent end, exit code 0.
     #[error("stdout was closed")]
     PipeClosed,
@@ -64,6 +71,12 @@ impl From<CommandError> for CliError {
 pub enum UsageError {
     #[error("{first} and {second} both name {}: give each its own file", path.display())]
     SameFile { first: &'static str, second: &'static str, path: PathBuf },
+    #[error(
+        "{flag} {}: only {format} can be written here; name it {}",
+        path.display(),
+        instead.display()
+    )]
+    Format { flag: &'static str, path: PathBuf, format: String, instead: PathBuf },
     #[error("{}, {problem}", path.display())]
     JobFile {
         path: PathBuf,
@@ -74,6 +87,36 @@ pub enum UsageError {
     Kernels,
     #[error("give numbers above zero, e.g. 1,1,2,4")]
     Speed,
+    #[error("give a number of seconds, from 0.1 to 86400")]
+    Patience,
+    #[error("give a number of hours, above 0 and at most 100000")]
+    Hours,
+    #[error("give a number of seconds above 0, at most 60")]
+    Pace,
+    #[cfg(not(feature = "mpi"))]
+    #[error(
+        "this paceline was built without MPI: build it with `cargo build --release --features mpi`, which needs an MPI library \
+        with its headers (libopenmpi-dev or libmpich-dev) and libclang-dev"
+    )]
+    WithoutMpi,
+    #[cfg(feature = "mpi")]
+    #[error(
+        "rank {rank} runs another version of Paceline than rank 0: install the same one everywhere"
+    )]
+    RankVersions { rank: usize },
+    #[cfg(feature = "mpi")]
+    #[error(
+        "rank {rank} was started with other arguments than rank 0: start all ranks with one command"
+    )]
+    RankArguments { rank: usize },
+    #[error("give the least and the most workers, such as 2:8, or the least alone")]
+    Members,
+    #[error("cannot read the token in {}: {source}", path.display())]
+    TokenFile { path: PathBuf, source: io::Error },
+    #[error(
+        "a token is needed to join: give --token-file FILE, --token T or the variable PACELINE_TOKEN"
+    )]
+    NoToken,
     #[error("--speeds has {speeds} values, but --workers is {workers}: give one speed per worker")]
     SpeedsCount { speeds: u32, workers: u32 },
     #[error("checkpoint settings without a folder: name one with --checkpoints DIR")]
@@ -94,6 +137,8 @@ pub enum UsageError {
         path.display()
     )]
     FirstWithoutIdx { path: PathBuf },
+    #[error("the journal {} is empty", path.display())]
+    EmptyJournal { path: PathBuf },
     #[error("--seeds: {seed} is given twice, give each seed once")]
     RepeatedSeed { seed: u64 },
     #[error("--only {}: no run has this name; --dry-run lists all runs", only.join(" --only "))]
@@ -119,6 +164,14 @@ pub enum CommandError {
     TensorBoard { folder: PathBuf, source: io::Error },
     #[error("cannot write TensorBoard events to {}: it is a file, name a folder", path.display())]
     TensorBoardFile { path: PathBuf },
+    #[error("cannot find this program's own file, which worker processes run: {0}")]
+    Program(#[source] io::Error),
+    #[error("cannot start a worker process: {0}")]
+    Worker(#[source] io::Error),
+    #[error("cannot start {}: {source}", program.display())]
+    Start { program: PathBuf, source: io::Error },
+    #[error("{failed} of {all} worker processes failed; see above")]
+    WorkersFailed { failed: usize, all: usize },
     #[error("cannot write to stdout: {0}")]
     Stdout(#[source] io::Error),
     #[error("cannot install a handler for {signal}: {source}")]
@@ -129,10 +182,10 @@ pub enum CommandError {
     },
     #[error("{} is a file: name a folder with --dir", path.display())]
     DataFolderIsFile { path: PathBuf },
-    #[error("the journal {} is empty", path.display())]
-    EmptyJournal { path: PathBuf },
     #[error("{strategy} diverged: {reason}")]
     Diverged { strategy: String, reason: String },
+    #[error("{strategy} learned nothing: {reason}")]
+    LearnedNothing { strategy: String, reason: String },
     /// Every sample is to be applied exactly once: this is a bug.
     #[error(
         "{strategy} lost {} samples and repeated {}; please report this",

@@ -32,7 +32,7 @@ pub struct Evaluate {
 const EXAMPLES: &str = "\
 Examples:
   paceline train --checkpoints saved && paceline evaluate saved
-  paceline evaluate saved/round-000900 --json";
+  paceline evaluate saved --json";
 
 /// Number of confused pairs of classes in the table.
 const PAIRS_SHOWN: usize = 5;

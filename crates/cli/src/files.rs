@@ -4,6 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use paceline_watch::aside;
+
 use crate::error::{CliResult, CommandError, UsageError};
 
 /// A file, and its name for the user: a flag, or "the scenario".
@@ -20,11 +22,32 @@ pub fn check_distinct(read: &[Named], written: &[Named]) -> CliResult {
     Ok(())
 }
 
+/// Refuses a name that promises another format than the file will have: `--plot out.png` would be no PNG. Names without
+/// an extension, and devices and pipes, are accepted.
+pub fn check_format(
+    flag: &'static str,
+    path: &Path,
+    extensions: &'static [&'static str],
+) -> Result<(), UsageError> {
+    let Some(extension) = path.extension() else { return Ok(()) };
+    let is_known = extensions.iter().any(|known| extension.eq_ignore_ascii_case(known));
+    if is_known || is_special(path) {
+        return Ok(());
+    }
+    let instead = path.with_extension(extensions[0]);
+    let format = extensions[0].to_uppercase();
+    Err(UsageError::Format { flag, path: path.to_owned(), format, instead })
+}
+
+/// Whether this is a device or a pipe.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir())
+}
+
 /// Checks that a file can be written at this path, without changing anything there.
 pub fn check_writable(what: &'static str, path: &Path) -> Result<(), CommandError> {
     // A pipe is not tried: its reader would see end of file when the trial closes it.
-    let is_special = fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir());
-    if is_special {
+    if is_special(path) {
         return Ok(());
     }
     let is_new = fs::symlink_metadata(path).is_err();
@@ -36,8 +59,9 @@ pub fn check_writable(what: &'static str, path: &Path) -> Result<(), CommandErro
     Ok(())
 }
 
+/// Writes a file; one that was there before is replaced only when the new one is complete.
 pub fn write(what: &'static str, path: &Path, text: &str) -> Result<(), CommandError> {
-    fs::write(path, text).map_err(|source| cannot_write(what, path, source))
+    aside::write(path, text).map_err(|source| cannot_write(what, path, source))
 }
 
 fn cannot_write(what: &'static str, path: &Path, source: io::Error) -> CommandError {

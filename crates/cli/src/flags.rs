@@ -51,15 +51,26 @@ pub struct JobFlags {
     /// Instruction set for gradients: avx512, avx2, neon, or portable, which computes the same bits on every machine [default: the best that the processor supports]
     #[arg(long, value_name = "K", value_parser = kernels)]
     kernels: Option<Kernels>,
-    /// Report when the training loss first falls to L
+    /// Part of the training data, from 0 to below 1, that is held out and that targets are judged on; at most 1,000 samples [default: 0.1]
+    #[arg(long, value_name = "P")]
+    validation: Option<f64>,
+    /// Report when the validation loss of the model that would be deployed falls to L
     #[arg(long, value_name = "L")]
     target_loss: Option<f64>,
-    /// Report when the test accuracy first reaches A, from 0 to 1
+    /// Report when the validation accuracy of that model reaches A, from 0 to 1
     #[arg(long, value_name = "A")]
     target_accuracy: Option<f64>,
+    /// Report when the training loss, smoothed over half an epoch, falls to L
+    #[arg(long, value_name = "L")]
+    target_training_loss: Option<f64>,
 }
 
 impl JobFlags {
+    /// Whether the job file or a flag sets the learning rate, in place of the recipes' own.
+    pub fn has_rate(&self) -> bool {
+        self.job().is_ok_and(|job| job.learning_rate.is_some())
+    }
+
     /// Returns the job that the file and the flags describe, not checked yet.
     pub fn job(&self) -> CliResult<Job> {
         let job = match &self.job {
@@ -78,13 +89,15 @@ impl JobFlags {
         job.data = self.data.clone().unwrap_or(job.data);
         job.data_dir = self.data_dir.clone().or(job.data_dir);
         job.samples = self.samples.or(job.samples);
+        job.validation = self.validation.unwrap_or(job.validation);
         job.kernels = self.kernels.or(job.kernels);
         // A flag for one of two alternatives overrides the file's choice of the other.
         if self.batch.or(self.batch_total).is_some() {
             (job.batch, job.batch_total) = (self.batch, self.batch_total);
         }
-        if self.target_loss.or(self.target_accuracy).is_some() {
+        if self.target_loss.or(self.target_accuracy).or(self.target_training_loss).is_some() {
             (job.target_loss, job.target_accuracy) = (self.target_loss, self.target_accuracy);
+            job.target_training_loss = self.target_training_loss;
         }
         job
     }
@@ -97,6 +110,16 @@ impl JobFlags {
             job.choices = None;
         }
         Ok(job)
+    }
+
+    /// The folder of the data, if a flag names it.
+    pub fn data_dir(&self) -> Option<&std::path::Path> {
+        self.data_dir.as_deref()
+    }
+
+    /// Whether neither a job file nor a flag names a model or data: then it is the built-in demonstration.
+    pub fn is_demonstration(&self) -> bool {
+        self.job.is_none() && self.model.is_none() && self.data.is_none()
     }
 
     /// Returns the files that the job reads: the job file and the text to learn.

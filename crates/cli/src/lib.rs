@@ -2,17 +2,25 @@
 
 mod bar;
 mod calibrate;
+mod chance;
 mod checkpoint;
 mod compare;
+mod comparison;
+mod coordinate;
 mod counted;
 mod data;
 mod error;
 mod evaluate;
 mod files;
 mod flags;
+mod join;
+mod local_workers;
+mod mpi;
 mod output;
 mod outputs;
+mod place;
 mod predict;
+mod processes;
 mod readers;
 mod report;
 mod reproduce;
@@ -20,11 +28,17 @@ mod scenarios;
 mod simulate;
 mod sketch;
 mod speeds;
+mod stop;
 mod strategies;
 mod summary;
+mod token;
 mod train;
+mod worker;
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use clap::{Parser, Subcommand};
 use paceline_job::{Recipe, recipes};
@@ -48,6 +62,9 @@ enum Command {
     Simulate(simulate::Simulate),
     Compare(compare::Compare),
     Train(train::Train),
+    Coordinate(coordinate::Coordinate),
+    Join(join::Join),
+    Token(token::Token),
     Calibrate(calibrate::Calibrate),
     Evaluate(evaluate::Evaluate),
     Predict(predict::Predict),
@@ -56,15 +73,41 @@ enum Command {
     Strategies(strategies::Strategies),
     Scenarios(scenarios::Scenarios),
     Data(data::Data),
+    #[command(hide = true)]
+    Worker(worker::Worker),
+}
+
+/// How this program is called, if it is not a program of its own: a module of an interpreter, say.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// What starts it again, as a worker process.
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+}
+
+static CALLER: OnceLock<Caller> = OnceLock::new();
+
+/// As [`main_with`], for a program that is called in another way. `arguments`: its name, then what the user gave it.
+pub fn main_called(caller: Caller, arguments: Vec<OsString>) -> ExitCode {
+    // A process has one command line, so it is called in one way.
+    let _ = CALLER.set(caller);
+    main_of(Cli::try_parse_from(arguments), vec![])
 }
 
 /// Runs the command line with additional recipes. A recipe replaces the built-in one of the same name.
 pub fn main_with(additional: Vec<Recipe>) -> ExitCode {
-    let cli = match Cli::try_parse() {
+    main_of(Cli::try_parse(), additional)
+}
+
+fn main_of(parsed: Result<Cli, clap::Error>, additional: Vec<Recipe>) -> ExitCode {
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // A closed pipe while printing help is not a failure.
-            let _ = error.print();
+            // Of many ranks with the same arguments one says what is wrong with them.
+            if !mpi::is_follower() {
+                // A closed pipe while printing help is not a failure.
+                let _ = error.print();
+            }
             return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
         }
     };
@@ -75,6 +118,9 @@ pub fn main_with(additional: Vec<Recipe>) -> ExitCode {
         Command::Simulate(command) => command.run(&recipes),
         Command::Compare(command) => command.run(&recipes),
         Command::Train(command) => command.run(&recipes),
+        Command::Coordinate(command) => command.run(&recipes),
+        Command::Join(command) => command.run(&recipes),
+        Command::Token(command) => command.run(),
         Command::Calibrate(command) => command.run(&recipes),
         Command::Evaluate(command) => command.run(),
         Command::Predict(command) => command.run(),
@@ -83,6 +129,7 @@ pub fn main_with(additional: Vec<Recipe>) -> ExitCode {
         Command::Strategies(command) => command.run(&recipes),
         Command::Scenarios(command) => command.run(),
         Command::Data(command) => command.run(),
+        Command::Worker(command) => command.run(&recipes),
     })
 }
 

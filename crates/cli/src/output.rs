@@ -52,6 +52,12 @@ fn printable(text: &str) -> Cow<'_, str> {
 pub fn exit_code(ended: CliResult) -> ExitCode {
     let (error, code) = match ended {
         Ok(()) | Err(CliError::PipeClosed) => return ExitCode::SUCCESS,
+        Err(CliError::Stopped { code, message }) => {
+            say(&message);
+            return ExitCode::from(code);
+        }
+        #[cfg(feature = "mpi")]
+        Err(CliError::Silent { code }) => return ExitCode::from(code),
         Err(CliError::Failed(error)) => (error, 1),
         Err(CliError::Usage(error)) => (error, 2),
     };

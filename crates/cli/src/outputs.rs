@@ -5,16 +5,18 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::Args;
-use paceline_job::journal_file::{JournalFile, old_name};
+use paceline_job::journal_file::{JournalFile, Recorded, old_name};
 use paceline_runtime::{Line, Reader};
 use paceline_watch::{Facts, Report, TensorBoard, Trace};
 
 use crate::error::{CliError, CliResult, CommandError};
-use crate::files::{self, Named, check_distinct, check_writable};
+use crate::files::{self, Named, check_distinct, check_format, check_writable};
 use crate::output::say;
 
 /// The default report file.
 pub const REPORT: &str = "report.html";
+/// How the names of pages end.
+pub const HTML: &[&str] = &["html", "htm"];
 
 #[derive(Args)]
 #[command(next_help_heading = "Output")]
@@ -42,6 +44,8 @@ pub struct Outputs {
     journal: Option<PathBuf>,
     tensorboard: Option<PathBuf>,
     trace: Option<PathBuf>,
+    /// The journal of the run before, which this one continues.
+    recorded: Option<Recorded>,
     open: Option<Open>,
 }
 
@@ -73,6 +77,9 @@ impl OutputFlags {
         let old_journal = journal.as_ref().filter(|(_, path)| path.is_file()).map(old);
         let named = [&journal, &old_journal, &report, &trace];
         check_distinct(read, &named.into_iter().flatten().cloned().collect::<Vec<_>>())?;
+        if let Some((flag, path)) = &report {
+            check_format(flag, path, HTML)?;
+        }
         let check = |what, path: &Option<Named>| match path {
             Some((_, path)) => check_writable(what, path),
             None => Ok(()),
@@ -88,6 +95,7 @@ impl OutputFlags {
             journal: journal.map(|(_, path)| path),
             tensorboard: self.tensorboard.clone(),
             trace: trace.map(|(_, path)| path),
+            recorded: None,
             open: None,
         })
     }
@@ -118,9 +126,24 @@ fn writable_report(named: Option<Named>) -> Result<Option<PathBuf>, CommandError
 }
 
 impl Outputs {
+    /// No files at all.
+    pub fn none() -> Outputs {
+        let (name, report, journal) = (String::new(), None, None);
+        let (tensorboard, trace, recorded, open) = (None, None, None, None);
+        Outputs { name, report, journal, tensorboard, trace, recorded, open }
+    }
+
+    /// The same files, with a journal that continues the one of the run before.
+    pub fn continuing(self, recorded: Option<Recorded>) -> Outputs {
+        Outputs { recorded, ..self }
+    }
+
     fn open(&self) -> Open {
         let mut errors = vec![];
-        let journal = self.journal.as_deref().map(JournalFile::create);
+        let journal = self.journal.as_deref().map(|path| match self.recorded {
+            Some(recorded) => JournalFile::append(path, recorded),
+            None => JournalFile::create(path),
+        });
         let tensorboard = self.tensorboard.as_deref();
         let tensorboard = tensorboard.map(|path| TensorBoard::create(path, SystemTime::now()));
         let trace = self.trace.as_deref().map(|path| Trace::create(path, &self.name));

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::checkpoint::weights;
 use crate::error::{CliError, CliResult, UsageError};
 use crate::evaluate::percent;
-use crate::output::{print, print_json, say};
+use crate::output::{print, print_json, say, say_error};
 use crate::sketch::sketch;
 
 /// Classify pictures or continue a text with a trained model
@@ -71,7 +71,7 @@ Examples:
   paceline predict saved cat.png dog.png
   paceline predict saved scan.pgm --invert
   paceline predict saved --test 5
-  paceline predict saved --text \"Alice was\" --length 500";
+  paceline predict alice --text \"Alice was\" --length 500";
 
 /// The prediction for one image. Field names are part of the interface.
 #[derive(Serialize)]
@@ -115,10 +115,16 @@ impl Predict {
 
     fn classify_files(&self, weights: &Weights) -> CliResult {
         let (form, model) = weights.image_model().map_err(CliError::usage)?;
-        let (mut names, mut rows) = (vec![], vec![]);
+        let (mut names, mut rows, mut unread) = (vec![], vec![], vec![]);
         for path in &self.files {
-            let pictures =
-                picture::read(path, self.first.map(NonZero::get)).map_err(CliError::failed)?;
+            let pictures = match picture::read(path, self.first.map(NonZero::get)) {
+                Ok(pictures) => pictures,
+                // One picture that cannot be read must not cost the results of the others.
+                Err(error) => {
+                    unread.push(error);
+                    continue;
+                }
+            };
             let path = path.display().to_string();
             pictures.iter().take(1).for_each(|picture| say_resized(&path, picture, &form));
             for (index, picture) in pictures.iter().enumerate() {
@@ -134,7 +140,12 @@ impl Predict {
         let predictions: Vec<_> = predictions
             .map(|(image, guesses)| self.prediction(weights, image, guesses, None))
             .collect();
-        self.show(&predictions)
+        if !predictions.is_empty() {
+            self.show(&predictions)?;
+        }
+        let last = unread.pop();
+        unread.iter().for_each(say_error);
+        last.map_or(Ok(()), |error| Err(CliError::usage(error)))
     }
 
     fn classify_test_set(&self, weights: &Weights, samples: u64) -> CliResult {

@@ -11,10 +11,10 @@ use paceline_runtime::{Line, Reader, Record};
 use paceline_watch::table::count;
 use paceline_watch::{Facts, Report as Page};
 
-use crate::error::{CliError, CliResult, CommandError};
-use crate::files::{check_distinct, check_writable, write};
+use crate::error::{CliError, CliResult, UsageError};
+use crate::files::{check_distinct, check_format, check_writable, write};
 use crate::output::say;
-use crate::outputs::REPORT;
+use crate::outputs::{HTML, REPORT};
 use crate::summary::{journal_numbers, named};
 
 /// Draw a recorded journal as an HTML page
@@ -39,6 +39,7 @@ impl Report {
     pub fn run(&self) -> CliResult {
         let read = [("the journal", self.journal.clone())];
         check_distinct(&read, &[("--out", self.out.clone())])?;
+        check_format("--out", &self.out, HTML)?;
         check_writable("report", &self.out)?;
         let (mut totals, mut page) = (RunTotals::default(), Page::default());
         let mut facts = Facts::default();
@@ -58,7 +59,7 @@ impl Report {
                     page.read(&line);
                 }
                 // Without its first line, a journal cannot be drawn.
-                Err(error) if facts.about.is_empty() => return Err(CliError::failed(error)),
+                Err(error) if facts.about.is_empty() => return Err(CliError::usage(error)),
                 Err(error) if self.has_more_lines_than(before + 1) => facts
                     .remarks
                     .push(format!("The journal is drawn up to a damaged line: {error}.")),
@@ -66,7 +67,7 @@ impl Report {
             }
         }
         if facts.about.is_empty() {
-            return Err(CommandError::EmptyJournal { path: self.journal.clone() }.into());
+            return Err(UsageError::EmptyJournal { path: self.journal.clone() }.into());
         }
         if page.keeping_one_in() > 1 {
             facts.remarks.push(format!(

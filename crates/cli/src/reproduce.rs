@@ -25,6 +25,7 @@ use crate::error::{CliError, CliResult, CommandError, UsageError};
 use crate::files::write;
 use crate::flags::ThreadsFlag;
 use crate::output::{print, print_json, say, say_error};
+use crate::stop::Stop;
 
 /// Check the claims of the papers that Paceline is built on
 #[derive(Args)]
@@ -107,7 +108,7 @@ impl Found {
             paper: finding.paper.clone(),
             ours: finding.ours.clone(),
             mean: finding.mean.is_finite().then_some(finding.mean),
-            verdict: finding.verdict.to_string(),
+            verdict: finding.to_string(),
             rule: finding.rule.clone(),
         }
     }
@@ -132,6 +133,10 @@ impl Reproduce {
         if self.dry_run {
             return self.print_plans(&experiments, &planned, pace.as_ref());
         }
+        Stop::at_once(format!(
+            "stopped; the results of finished runs are kept in {}: the same command continues with the others",
+            self.folder.display()
+        ))?;
         let (mut found, mut failures) = (Vec::new(), 0);
         for ((argument, experiment), runs) in experiments.iter().zip(&planned) {
             let seeds = filter.seeds(experiment.size(self.size()).map_err(CliError::usage)?);

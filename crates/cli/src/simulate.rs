@@ -10,6 +10,7 @@ use crate::error::CliResult;
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
 use crate::outputs::OutputFlags;
 use crate::readers::RunReaders;
+use crate::stop::Stop;
 use crate::summary::{ReportContext, report_run};
 
 /// Simulate a job on a cluster that you describe
@@ -56,16 +57,16 @@ impl Simulate {
         read.extend(scenario_file(&self.scenario));
         let outputs = self.outputs.check(&prepared.name, false, self.journal.as_deref(), &read)?;
         let mut readers = RunReaders::new(bar, outputs);
+        let stop = Stop::on_signals("stopping; press Ctrl-C again to stop at once")?;
 
-        let threads = self.threads.count();
-        let simulated = simulate(
-            &prepared,
-            &scenario,
-            SimulateOptions { threads, readers: vec![&mut readers] },
-        );
+        let (threads, requested) = (self.threads.count(), stop.requested.clone());
+        let options = SimulateOptions { threads, stop: requested, readers: vec![&mut readers] };
+        let simulated = simulate(&prepared, &scenario, options);
 
-        let place = &scenario.name;
-        let context = ReportContext { job: &job, prepared: &prepared, place, json: self.json };
+        let (place, json, stop) = (scenario.name.as_str(), self.json, &stop);
+        let (speeds, saved_in) = ([].as_slice(), None);
+        let context =
+            ReportContext { job: &job, prepared: &prepared, place, json, stop, speeds, saved_in };
         report_run(&context, simulated.map(|simulated| simulated.result), readers)
     }
 }

@@ -2,17 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
-use paceline_job::run::totals::RunTotals;
+use paceline_job::run::totals::{RunTotals, Score};
 use paceline_job::{Error, Job, Prepared, Recovery, RunResult, Target};
 use paceline_runtime::WorkerId;
 use paceline_watch::table::{bytes, count, duration, number};
 use paceline_watch::{Facts, Report, Timeline};
 
+use crate::chance::no_better_than_chance;
 use crate::counted::counted;
 use crate::error::{CliError, CliResult, CommandError};
 use crate::output::{print, print_json, say, say_error};
 use crate::readers::RunReaders;
+use crate::speeds::listed;
+use crate::stop::Stop;
 
 /// More workers than this are summarized, not listed.
 const WORKERS_LISTED_MAX: usize = 16;
@@ -27,6 +31,11 @@ pub struct ReportContext<'a> {
     /// The scenario's name, or "threads".
     pub place: &'a str,
     pub json: bool,
+    pub stop: &'a Stop,
+    /// The emulated speeds of the workers, if any.
+    pub speeds: &'a [f64],
+    /// The checkpoint with the last weights, if they were saved.
+    pub saved_in: Option<&'a Path>,
 }
 
 /// Prints the result of a run, writes its report, and checks that its output files are complete.
@@ -56,7 +65,7 @@ pub fn report_run(
     if let Some(path) = page {
         say(&format!("{}Report: {}", if run.json { "" } else { "\n" }, path.display()));
     }
-    let ended = [check_result(ended), printed];
+    let ended = [check_result(run, ended, &readers.totals), printed];
     let mut errors = ended.into_iter().filter_map(Result::err).chain(errors);
     let first = errors.next();
     for error in errors {
@@ -67,19 +76,45 @@ pub fn report_run(
     first.map_or(Ok(()), Err)
 }
 
-/// Fails if the run failed, diverged, or lost or repeated samples.
-fn check_result(ended: Result<RunResult, Error>) -> CliResult {
+/// Fails if the run failed, diverged, lost or repeated samples, was stopped, or learned nothing.
+fn check_result(
+    run: &ReportContext,
+    ended: Result<RunResult, Error>,
+    totals: &RunTotals,
+) -> CliResult {
     let result = ended?;
     if let Some(reason) = result.diverged {
         return Err(CommandError::Diverged { strategy: result.strategy, reason }.into());
     }
-    Ok(check_ledger(&result)?)
+    check_ledger(&result)?;
+    if result.stopped {
+        let message = stopped_at(run.prepared, &result);
+        return Err(CliError::Stopped { code: run.stop.code(), message });
+    }
+    let loss_first = totals.curve.points.first().map(|(_, loss)| *loss);
+    match no_better_than_chance(run.prepared, &result, loss_first) {
+        Some(reason) => {
+            Err(CommandError::LearnedNothing { strategy: result.strategy, reason }.into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// "stopped at epoch 3.42 of 20"
+fn stopped_at(prepared: &Prepared, result: &RunResult) -> String {
+    let plan = &prepared.plan;
+    let all = plan.samples_total as f64 / plan.samples_per_epoch as f64;
+    let rounded = |epochs: f64| number((100.0 * epochs).round() / 100.0);
+    format!("stopped at epoch {} of {}", rounded(result.epochs), rounded(all))
 }
 
 fn summary(run: &ReportContext, result: &RunResult, readers: &RunReaders) -> String {
     let mut text = heading(result, run.place);
-    for (name, value) in numbers(run.prepared, result) {
+    for (name, value) in numbers(run, result) {
         let _ = writeln!(text, "{name:<10}{value}");
+    }
+    if result.stopped {
+        let _ = writeln!(text, "\n{}", stopped_at(run.prepared, result));
     }
     text += &utilization(&readers.totals.utilization());
     text += &waiting(result, &readers.totals);
@@ -94,7 +129,7 @@ fn facts(run: &ReportContext, ended: &Result<RunResult, Error>, readers: &RunRea
         arguments.map(|argument| argument.to_string_lossy().into_owned()).collect();
     let about = [
         ("strategy", prepared.name.clone()),
-        ("model", format!("{}, {} params", job.model, count(prepared.plan.initial.len() as u64))),
+        ("model", format!("{}, {} params", job.model, count(prepared.size() as u64))),
         ("data", format!("{}, {} samples", job.data, count(prepared.plan.samples_per_epoch))),
         ("cluster", (*place).to_owned()),
         ("workers", prepared.workers.to_string()),
@@ -104,7 +139,10 @@ fn facts(run: &ReportContext, ended: &Result<RunResult, Error>, readers: &RunRea
         ("command", format!("paceline {}", command.join(" "))),
     ];
     let (figures, remark) = match ended {
-        Ok(result) => (numbers(prepared, result), result.diverged.clone()),
+        Ok(result) => {
+            let stopped = || result.stopped.then(|| stopped_at(prepared, result));
+            (numbers(run, result), result.diverged.clone().or_else(stopped))
+        }
         Err(failure) => {
             (journal_numbers(&readers.totals, &readers.report), Some(failure.to_string()))
         }
@@ -137,19 +175,29 @@ pub fn percent(part: f64) -> String {
     if part.is_finite() { format!("{:.1} %", 100.0 * part) } else { "-".into() }
 }
 
+/// The loss at the workers, and that of the deployed model on the held-out samples.
+fn both_losses(training: f64, validation: f64) -> String {
+    format!("{} training, {} validation", loss(training), loss(validation))
+}
+
+fn test_accuracy(accuracy: f64) -> String {
+    format!("{} test", percent(accuracy))
+}
+
 pub fn loss(loss: f64) -> String {
     if loss.is_finite() { format!("{loss:.4}") } else { "-".into() }
 }
 
-/// Formats a learning rate with the digits of its f32 value, without those that a conversion to f64 would add.
+/// Formats a learning rate with at most six digits: a product such as 0.2 x 0.05 is not exactly 0.01 as an f32.
 pub fn rate(rate: f32) -> String {
-    rate.to_string().parse().map_or_else(|_| rate.to_string(), number)
+    format!("{rate:.5e}").parse().map_or_else(|_| rate.to_string(), number)
 }
 
 pub fn target(target: Target) -> String {
     match target {
-        Target::Loss(loss) => format!("loss {}", number(loss)),
-        Target::Accuracy(accuracy) => format!("accuracy {}", percent(accuracy)),
+        Target::Loss(loss) => format!("validation loss {}", number(loss)),
+        Target::Accuracy(accuracy) => format!("validation accuracy {}", percent(accuracy)),
+        Target::TrainingLoss(loss) => format!("training loss {}", number(loss)),
     }
 }
 
@@ -161,7 +209,8 @@ fn heading(result: &RunResult, place: &str) -> String {
     )
 }
 
-fn numbers(prepared: &Prepared, result: &RunResult) -> Vec<(&'static str, String)> {
+fn numbers(run: &ReportContext, result: &RunResult) -> Vec<(&'static str, String)> {
+    let prepared = run.prepared;
     let clock = if result.virtual_seconds.is_some() { " (virtual)" } else { "" };
     let mut rows = vec![
         ("time", duration(result.seconds()) + clock),
@@ -169,16 +218,32 @@ fn numbers(prepared: &Prepared, result: &RunResult) -> Vec<(&'static str, String
         ("samples", format!("{} = {:.2} epochs", count(result.samples), result.epochs)),
         ("wasted", format!("{} samples", count(result.samples_wasted))),
         ("sent", bytes(result.bytes_sent)),
-        ("loss", loss(result.loss)),
-        ("accuracy", percent(result.accuracy)),
+        ("loss", both_losses(result.loss, result.validation_loss)),
+        ("accuracy", test_accuracy(result.accuracy)),
     ];
     rows.extend(losses(result.started_over, result.recovery));
     if let Some(wanted) = prepared.target {
-        let reached = match result.time_to_target_seconds {
+        let reached = match result.seconds_to_target {
             Some(seconds) => format!("reached after {}", duration(seconds)),
             None => "not reached".to_owned(),
         };
         rows.push(("target", format!("{} {reached}", target(wanted))));
+    }
+    if let Some(snapshot) = &prepared.plan.resumed {
+        let epochs = snapshot.done.len() as f64 / prepared.plan.samples_per_epoch as f64;
+        let time = duration(prepared.time_before().as_secs_f64());
+        rows.push((
+            "resumed",
+            format!(
+                "at epoch {epochs:.2}, after {time}; utilization, waiting and timelines since then"
+            ),
+        ));
+    }
+    if !run.speeds.is_empty() {
+        rows.push(("speeds", format!("{} (emulated)", listed(run.speeds, prepared.workers))));
+    }
+    if let Some(folder) = run.saved_in.and_then(Path::parent) {
+        rows.push(("weights", folder.display().to_string()));
     }
     rows
 }
@@ -201,11 +266,15 @@ pub fn journal_numbers(totals: &RunTotals, report: &Report) -> Vec<(&'static str
         ("samples", format!("{about}{} = {epochs:.2} epochs", count(samples))),
         ("wasted", format!("{} samples computed in vain", count(totals.tally.wasted()))),
         ("sent", format!("{about}{}", bytes(report.bytes_total()))),
-        ("loss", loss(smoothed)),
-        ("accuracy", percent(totals.scores.last().map_or(f64::NAN, |score| score.accuracy))),
+        ("loss", both_losses(smoothed, last_of(&totals.validations, |score| score.loss))),
+        ("accuracy", test_accuracy(last_of(&totals.scores, |score| score.accuracy))),
     ]);
     rows.extend(losses(totals.started_over, totals.recoveries.summary()));
     rows
+}
+
+fn last_of(scores: &[Score], value: fn(&Score) -> f64) -> f64 {
+    scores.last().map_or(f64::NAN, value)
 }
 
 /// What the loss of workers cost; nothing if none was lost.
@@ -218,7 +287,9 @@ fn losses(started_over: u32, recovery: Option<Recovery>) -> Vec<(&'static str, S
     }
     if started_over > 0 {
         let times = counted(started_over as usize, "time");
-        let text = format!("{times}: every replica was lost, and what it had learned with it");
+        let text = format!(
+            "{times}: every replica was lost, and training began again from the newest checkpoint, or from the start"
+        );
         rows.push(("anew", text));
     }
     rows
@@ -266,10 +337,25 @@ fn waiting(result: &RunResult, totals: &RunTotals) -> String {
 /// Draws the first rounds in detail, and the whole run if its members changed.
 fn timelines(result: &RunResult, totals: &RunTotals, timeline: &Timeline) -> String {
     let draw = |until| timeline.text(TIMELINE_COLUMNS, WORKERS_LISTED_MAX, until);
-    let mut text = format!("\nThe first rounds\n{}", draw(Some(timeline.opening())));
+    let since = if timeline.is_resumed() { " since the run was resumed" } else { "" };
+    let mut text = format!("\nThe first rounds{since}\n{}", draw(Some(timeline.opening())));
     let workers = result.workers as usize;
     if timeline.workers() != workers || totals.members.len() != workers {
         let _ = write!(text, "\nThe whole run\n{}", draw(None));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_no_digits_of_rounding() {
+        for (value, expected) in
+            [(0.2 * 0.05, "0.01"), (0.3, "0.3"), (1e-9, "1e-9"), (0.2 / 784.0 * 64.0, "0.0163265")]
+        {
+            assert_eq!(rate(value), expected);
+        }
+    }
 }

@@ -21,6 +21,8 @@ pub enum ReadError {
     Io(#[from] io::Error),
     #[error("it is longer than {} MiB", BYTES_MAX >> 20)]
     TooLong,
+    #[error("it is a device, not a file")]
+    Device,
 }
 
 /// A file was read, but its contents are not what they should be.

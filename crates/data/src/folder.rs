@@ -48,10 +48,33 @@ pub(crate) fn contents(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, (Pa
 /// Opens a file; returns `None` if it does not exist.
 fn open(path: &Path) -> Result<Option<fs::File>, ReadError> {
     match fs::File::open(path) {
+        Ok(file) if is_device(&file) => Err(ReadError::Device),
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Reads a file, up to `BYTES_MAX`.
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, ReadError> {
+    let file = fs::File::open(path)?;
+    if is_device(&file) {
+        return Err(ReadError::Device);
+    }
+    read_bounded(file)
+}
+
+/// Whether this is a device, such as /dev/zero, which has no end.
+#[cfg(unix)]
+fn is_device(file: &fs::File) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = file.metadata().map(|there| there.file_type());
+    kind.is_ok_and(|kind| kind.is_char_device() || kind.is_block_device())
+}
+
+#[cfg(not(unix))]
+fn is_device(_: &fs::File) -> bool {
+    false
 }
 
 /// Reads to the end, up to `BYTES_MAX`.

@@ -9,7 +9,7 @@ use paceline_learn::{Augment, Channel, Dataset, Images, Text, texts};
 use crate::catalog::{Entry, File, find};
 use crate::cifar::Layout;
 use crate::error::{FormatError, LoadError, Remedy};
-use crate::folder::{contents, default_root, read_bounded};
+use crate::folder::{contents, default_root, read_file};
 use crate::image_form::{ImageForm, image_form};
 use crate::{cifar, idx};
 
@@ -48,8 +48,7 @@ pub fn text(name: &str) -> Option<Result<(Text, Text), LoadError>> {
     }
     let path = name.strip_prefix("text:").or(name.ends_with(".txt").then_some(name))?;
     let path = PathBuf::from(path);
-    let bytes = std::fs::File::open(&path).map_err(Into::into).and_then(read_bounded);
-    Some(match bytes {
+    Some(match read_file(&path) {
         Ok(bytes) => texts(&bytes, CONTEXT)
             .map_err(|error| LoadError::Text { path, problem: error.to_string() }),
         Err(source) => Err(LoadError::ReadText { path, source }),

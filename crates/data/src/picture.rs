@@ -1,6 +1,5 @@
 //! Decodes pictures: PNG, PGM, PPM, and IDX files such as those of MNIST.
 
-use std::fs::File;
 use std::io::Cursor;
 use std::path::Path;
 
@@ -8,7 +7,7 @@ use flate2::read::MultiGzDecoder;
 use paceline_learn::Extent;
 
 use crate::error::{DecodeError, PictureError};
-use crate::folder::read_bounded;
+use crate::folder::{read_bounded, read_file};
 use crate::idx;
 use crate::limits::PIXELS_MAX;
 use crate::resize::{Blend, blends};
@@ -32,8 +31,8 @@ const IDX: &[u8] = &[0, 0, 8];
 
 /// Reads the picture in a file, or from an IDX file all pictures, or the first N of them. The file may be gzipped.
 pub fn read(path: &Path, first: Option<usize>) -> Result<Vec<Picture>, PictureError> {
-    let bytes = File::open(path).map_err(Into::into).and_then(read_bounded);
-    let bytes = bytes.map_err(|source| PictureError::Read { path: path.to_owned(), source })?;
+    let bytes =
+        read_file(path).map_err(|source| PictureError::Read { path: path.to_owned(), source })?;
     decode(bytes, first).map_err(|problem| PictureError::Decode { path: path.to_owned(), problem })
 }
 

@@ -38,6 +38,8 @@ pub struct Calibration {
     pub gradient: Cost,
     /// One update of the replica.
     pub update: Spread,
+    /// What a lossy codec (QSGD with 8 bits) costs a member in one exchange.
+    pub encoding: Spread,
     /// The time between two gradients of a single worker: an update and its other work.
     pub pause: Spread,
     /// The members of the measured exchanges, at least two.
@@ -66,7 +68,7 @@ pub fn check(workers: u32, speeds: &[f64]) -> Result<(), JobError> {
 }
 
 impl Calibration {
-    /// Measures a job; each of the five measurements takes about `budget`. `speeds` are the speeds that
+    /// Measures a job; each of the six measurements takes about `budget`. `speeds` are the speeds that
     /// threads will emulate, if any.
     pub fn measure(
         job: &Job,
@@ -82,6 +84,8 @@ impl Calibration {
         let gradient = Cost::through(&gradients);
         progress("measuring updates");
         let update = probe::updates(prepared, budget);
+        progress("measuring a lossy codec");
+        let encoding = probe::encodings(prepared, budget);
         progress("measuring the work between gradients");
         let one = Duration::from_secs_f64(gradient.of(prepared.batch));
         let pause = probe::pauses(prepared, one, budget)?;
@@ -105,6 +109,7 @@ impl Calibration {
             gradients,
             gradient,
             update,
+            encoding,
             pause,
             members,
             exchange: Cost::through(&exchanges),
@@ -132,6 +137,7 @@ impl Calibration {
             seconds_per_sample: (sharing * alone.each).max(SECONDS_MIN),
             seconds_per_gradient: sharing * (alone.fixed + self.housekeeping()),
             seconds_per_param: sharing * update,
+            seconds_per_encoded: sharing * self.encoding.median / self.params.max(1) as f64,
             ..Pace::default()
         };
         if !speeds.is_empty() {
@@ -145,6 +151,7 @@ impl Calibration {
             &mut compute.seconds_per_sample,
             &mut compute.seconds_per_gradient,
             &mut compute.seconds_per_param,
+            &mut compute.seconds_per_encoded,
             &mut compute.seconds_per_handover,
         ] {
             *cost = four_digits(*cost);

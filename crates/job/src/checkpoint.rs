@@ -15,8 +15,9 @@ mod writer;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use paceline_learn::{Tensor, Vocabulary};
+use paceline_learn::{Stretched, Tensor, Vector, Vocabulary};
 use paceline_runtime::Spans;
+use paceline_runtime::journal::Past;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Job;
@@ -56,6 +57,12 @@ pub struct Manifest {
     /// The training loss at the start of the job and at the checkpoint.
     pub loss_first: Option<f64>,
     pub loss_last: Option<f64>,
+    /// The history of the job so far; checkpoints of earlier programs have none.
+    #[serde(default, skip_serializing_if = "Past::is_empty")]
+    pub past: Past,
+    /// Where the learning rate's schedule was stretched, when the job was resumed with another number of epochs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stretched: Option<Stretched>,
     /// The applied samples, by their positions in the job.
     pub done: Spans,
     pub files: BTreeMap<String, Seal>,
@@ -73,7 +80,7 @@ pub struct Seal {
 #[derive(Debug)]
 pub struct Weights {
     pub manifest: Manifest,
-    pub params: Vec<f32>,
+    pub params: Vector,
     /// The checkpoint itself.
     pub path: PathBuf,
     /// Why newer checkpoints were skipped: they are damaged.
@@ -92,6 +99,6 @@ pub fn load_weights(dir: impl AsRef<Path>) -> Result<Weights, CheckpointError> {
 }
 
 /// The manifest and the parameters of the checkpoint that [`load_weights`] finds.
-pub fn load_params(dir: impl AsRef<Path>) -> Result<(Manifest, Vec<f32>), CheckpointError> {
+pub fn load_params(dir: impl AsRef<Path>) -> Result<(Manifest, Vector), CheckpointError> {
     load_weights(dir).map(|weights| (weights.manifest, weights.params))
 }

@@ -77,6 +77,12 @@ pub struct Choices {
     /// How strongly elastic averaging pulls replicas to the center.
     #[serde(default = "elasticity")]
     pub elasticity: f32,
+    /// Open batches: the least that a worker computes for an exchange, and by how much a batch grows while the exchange lasts; as
+    /// parts of the batch.
+    #[serde(default = "quarter", skip_serializing_if = "is_quarter")]
+    pub batch_floor: f64,
+    #[serde(default = "quarter", skip_serializing_if = "is_quarter")]
+    pub batch_growth: f64,
     /// The most steps by which a worker of the parameter server may be ahead of the slowest.
     #[serde(default)]
     pub lead_max: Option<u64>,
@@ -103,6 +109,14 @@ fn no_rescale() -> Rescale {
     Rescale::None
 }
 
+fn quarter() -> f64 {
+    0.25
+}
+
+fn is_quarter(part: &f64) -> bool {
+    *part == quarter()
+}
+
 fn elasticity() -> f32 {
     0.8
 }
@@ -117,6 +131,8 @@ impl Choices {
             codec: Codec::Dense,
             outer: Outer::None,
             elasticity: elasticity(),
+            batch_floor: quarter(),
+            batch_growth: quarter(),
             lead_max: None,
         }
     }
@@ -142,6 +158,16 @@ impl Choices {
         }
         if self.elasticity != elasticity() && self.strategy != StrategyKind::ElasticAverage {
             return Err(ChoicesError::NoElasticity { with: self.strategy.name() });
+        }
+        for (field, part) in
+            [("batch_floor", self.batch_floor), ("batch_growth", self.batch_growth)]
+        {
+            if !(part > 0.0 && part <= 1.0) {
+                return Err(ChoicesError::OpenPart { field, part });
+            }
+            if part != quarter() && self.shares != Shares::Open {
+                return Err(ChoicesError::NoOpenPart { field });
+            }
         }
         if let Shares::BySpeed { smoothing, .. } = self.shares
             && !(smoothing > 0.0 && smoothing <= 1.0)
@@ -244,9 +270,9 @@ impl Choices {
     /// The strategy for a batch per worker and the number of workers in the first view.
     pub fn build(&self, batch: u64, workers: usize) -> Box<dyn AnyStrategy> {
         let total = (self.rescale == Rescale::FixedBatch).then_some(batch * workers as u64);
-        // An open batch starts with a quarter of the batch and grows by quarters until the sum has ended.
-        let quarter = (batch / 4).max(1);
-        let base = if self.shares == Shares::Open { quarter } else { batch };
+        // An open batch starts with a part of the batch and grows by parts until the sum has ended.
+        let part = |part: f64| ((batch as f64 * part) as u64).max(1);
+        let base = if self.shares == Shares::Open { part(self.batch_floor) } else { batch };
         let batches = Arc::new(Batches::new(base, total, self.shares));
         let steps = if let Period::Constant { steps } = self.period { steps } else { 1 };
         let gossip = |direction| Box::new(Gossip { batch, period: steps, direction });
@@ -255,7 +281,7 @@ impl Choices {
             // Until the sizes of open batches are known, they count as whole batches.
             StrategyKind::Delayed => Box::new(Delayed {
                 batches,
-                batch_growth: quarter,
+                batch_growth: part(self.batch_growth),
                 batch_usual: (batch * workers as u64) as f64,
             }),
             StrategyKind::PeriodicAverage => Box::new(PeriodicAverage {

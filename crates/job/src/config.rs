@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint_config::Checkpoints;
 use crate::choices::{Choices, kind};
 use crate::description::{DescriptionError, TomlError, read_description};
-use crate::error::JobError;
+use crate::error::{JobError, TaskError};
 
 /// What to train, on which data, and how. Omitted fields have defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +24,9 @@ pub struct Job {
     pub data_dir: Option<PathBuf>,
     /// Train only on the first N samples; omitted, on all.
     pub samples: Option<u64>,
+    /// The part of the training data that is held out for validation: targets are judged on it. At most 1,000 samples.
+    #[serde(skip_serializing_if = "is_default_validation")]
+    pub validation: f64,
     pub epochs: f64,
     /// The batch of one worker.
     pub batch: Option<u64>,
@@ -41,10 +44,13 @@ pub struct Job {
     pub optimizer: Option<Optimizer>,
     /// The vector instructions that gradients use; omitted, the best that this processor has.
     pub kernels: Option<Path>,
-    /// The run reports when the training loss first falls to this.
+    /// The run reports when the validation loss of the model that would be deployed falls to this.
     pub target_loss: Option<f64>,
-    /// The run reports when the test accuracy first rises to this; excludes `target_loss`.
+    /// The run reports when the validation accuracy of that model rises to this.
     pub target_accuracy: Option<f64>,
+    /// The run reports when the training loss, smoothed over half an epoch of samples, falls to this. A job has one target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_training_loss: Option<f64>,
     /// Where and how often checkpoints are saved; only on real clusters.
     pub checkpoints: Option<Checkpoints>,
 }
@@ -52,6 +58,11 @@ pub struct Job {
 /// The batch of one worker, unless a job says otherwise.
 const BATCH: u64 = 16;
 const BATCH_MAX: u64 = 1 << 24;
+const VALIDATION: f64 = 0.1;
+
+fn is_default_validation(part: &f64) -> bool {
+    *part == VALIDATION
+}
 
 impl Default for Job {
     fn default() -> Job {
@@ -62,6 +73,7 @@ impl Default for Job {
             data: "digits".into(),
             data_dir: None,
             samples: None,
+            validation: VALIDATION,
             epochs: 20.0,
             batch: None,
             batch_total: None,
@@ -74,12 +86,25 @@ impl Default for Job {
             kernels: None,
             target_loss: None,
             target_accuracy: None,
+            target_training_loss: None,
             checkpoints: None,
         }
     }
 }
 
+/// The name of a model and of data that are not ours: programs of the user's own hold them, and join as workers.
+pub const OWN: &str = "own";
+
 impl Job {
+    /// Whether model and data are those of the user's own program.
+    pub fn is_own(&self) -> Result<bool, TaskError> {
+        match (self.model == OWN, self.data == OWN) {
+            (true, true) => Ok(true),
+            (false, false) => Ok(false),
+            _ => Err(TaskError::HalfOwn),
+        }
+    }
+
     /// Reads a job from TOML; an error names the line and the field.
     pub fn from_toml(text: &str) -> Result<Job, TomlError> {
         toml::from_str(text).map_err(|error| TomlError::new(text, &error))
@@ -152,6 +177,47 @@ mod tests {
             "schedule = { kind = \"cosine\", floor = 0.1, flor = 0.2 }\n",
         ] {
             assert!(Job::from_toml(misspelled).is_err(), "{misspelled}");
+        }
+    }
+
+    /// Whatever is wrong in a job file, no word of the parser or of the program's types is in the message.
+    #[test]
+    fn no_message_about_a_job_names_a_type() {
+        let fields = [
+            "strategy",
+            "choices",
+            "model",
+            "data_dir",
+            "samples",
+            "epochs",
+            "batch",
+            "seed",
+            "learning_rate",
+            "schedule",
+            "warm_up",
+            "optimizer",
+            "kernels",
+            "checkpoints",
+        ];
+        let values = [
+            "true",
+            "-1",
+            "1.5",
+            "\"x\"",
+            "[]",
+            "{}",
+            "{ kind = 3 }",
+            "{ rule = [] }",
+            "99999999999999999999",
+        ];
+        let words = ["i128", "u64", "f64", "f32", "enum", "struct", "variant", "untagged"];
+        for field in fields {
+            for value in values {
+                let Err(error) = Job::from_toml(&format!("{field} = {value}\n")) else { continue };
+                let message = error.to_string();
+                let found = words.iter().find(|word| message.contains(*word));
+                assert_eq!(found, None, "{field} = {value}: {message}");
+            }
         }
     }
 }

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::plain::plain;
+
 /// Longer files are not descriptions.
 const BYTES_MAX: u64 = 1_000_000;
 
@@ -36,7 +38,7 @@ pub fn read_description(
     }
 }
 
-/// Malformed TOML: "line 3: invalid type: string "x", expected u64 (in `batch = "x"`)".
+/// Malformed TOML: "line 3: expected a whole number, 0 or more; found the string "x" (in `batch = "x"`)".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct TomlError {
     /// Counted from 1, where the parser knows it.
@@ -50,7 +52,7 @@ impl TomlError {
     /// The parser's error about `text`.
     pub fn new(text: &str, error: &toml::de::Error) -> TomlError {
         // A file that is not TOML at all may be one long line.
-        let message = shortened(&error.message().replace('\n', " "), 400);
+        let message = shortened(&plain(&error.message().replace('\n', " ")), 400);
         let before = error.span().map(|span| &text[..span.start.min(text.len())]);
         let line = before.map(|before| before.matches('\n').count() + 1);
         let excerpt = line.and_then(|line| text.lines().nth(line - 1)).unwrap_or("").trim();

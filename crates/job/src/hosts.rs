@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use paceline_runtime::wire::AnyOptimizerState;
 use paceline_runtime::{HostLine, Owner};
 
-use crate::error::{Error, JobError, RunError};
+use crate::error::{JobError, RunError};
 use crate::job::Prepared;
 
 /// The hosts of a run. Each worker that starts gets one, also those that join later.
@@ -47,11 +48,21 @@ impl Hosts {
 }
 
 /// The same job, with replicas that hosts hold.
-pub(crate) fn hosted(prepared: &Prepared) -> Result<Prepared, Error> {
-    if prepared.plan.resumed.is_some() || prepared.plan.saves.is_some() {
-        return Err(JobError::HostsNotSaved.into());
-    }
+pub(crate) fn hosted(prepared: &Prepared) -> Prepared {
     let mut prepared = prepared.clone();
     prepared.plan.replicas = Owner::Theirs;
-    Ok(prepared)
+    prepared
+}
+
+/// Whether those who hold the replicas can load the optimizers' states that the job is resumed with.
+pub(crate) fn check_resumed(prepared: &Prepared) -> Result<(), JobError> {
+    let parts = prepared.plan.resumed.iter().flat_map(|snapshot| snapshot.workers.values());
+    for part in parts {
+        match (&part.shared.optimizer, prepared.plan.replicas) {
+            (AnyOptimizerState::Theirs(_), Owner::Ours) => return Err(JobError::SavedByHosts),
+            (AnyOptimizerState::Ours(_), Owner::Theirs) => return Err(JobError::SavedWithoutHosts),
+            _ => {}
+        }
+    }
+    Ok(())
 }

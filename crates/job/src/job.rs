@@ -1,15 +1,18 @@
 //! Checks a job once; a [`Prepared`] job is valid and ready to run.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use paceline_learn::{Optimizer, Rescale, Schedule, layout};
+use paceline_learn::{Optimizer, Rescale, Rule, Schedule, ScheduleBefore, layout};
 use paceline_runtime::codec::Codec;
 use paceline_runtime::edge::Compute;
+use paceline_runtime::journal::Past;
 use paceline_runtime::ledger::Ledger;
-use paceline_runtime::{AnyStrategy, Owner, Plan, Replay};
+use paceline_runtime::{AnyStrategy, Coordination, Owner, Plan, Replay};
 
 pub use crate::config::Job;
 use crate::error::{Error, JobError};
+use crate::facts::Facts;
 use crate::models;
 use crate::recipes::{Make, Recipe, built_in, find};
 use crate::retime::Training;
@@ -34,6 +37,16 @@ impl PrepareOptions<'static> {
     }
 }
 
+/// What a job says, as far as it can be checked without its data.
+pub struct Outline {
+    /// Of the strategy.
+    pub name: String,
+    pub coordination: Coordination,
+    pub batch: u64,
+    make: Make,
+    target: Option<Target>,
+}
+
 /// A job that has been checked: ready to run.
 #[derive(Clone)]
 pub struct Prepared {
@@ -53,6 +66,10 @@ pub struct Prepared {
     pub ends_at_target: bool,
     /// The losses before the job was resumed.
     pub(crate) losses: Losses,
+    /// The history before the job was resumed.
+    pub(crate) past: Past,
+    /// Where the schedule of a resumed job continues; `None` if it is planned anew.
+    pub(crate) schedule_before: Option<ScheduleBefore>,
     /// The recorded training of an earlier run, which replaces computing.
     pub(crate) training: Option<Arc<Training>>,
     make: Make,
@@ -60,9 +77,23 @@ pub struct Prepared {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
+    /// On the validation part, of the model that would be deployed.
     Loss(f64),
+    /// On the validation part, of the model that would be deployed.
     Accuracy(f64),
+    /// Of mini-batches, where workers computed their gradients; smoothed over half an epoch of samples.
+    TrainingLoss(f64),
 }
+
+impl Target {
+    /// Whether it is judged on the validation part.
+    pub fn is_validated(self) -> bool {
+        !matches!(self, Target::TrainingLoss(_))
+    }
+}
+
+/// How often per epoch of samples a target is judged.
+const EVALUATIONS_PER_EPOCH: u64 = 20;
 
 impl Job {
     /// Checks everything that types cannot, with the built-in recipes and the model and data that the job names.
@@ -73,31 +104,40 @@ impl Job {
     /// As [`prepare`](Self::prepare), with custom recipes or a custom task.
     pub fn prepare_with(&self, options: PrepareOptions<'_>) -> Result<Prepared, Error> {
         let PrepareOptions { workers, recipes, task } = options;
-        let recipe = find(recipes, &self.strategy)?;
-        let make = self.choices.clone().map_or(recipe.make.clone(), Make::Choices);
-        if let Make::Choices(choices) = &make {
-            choices.check()?;
-        }
-        if workers == 0 {
-            return Err(JobError::NoWorkers.into());
-        }
-        let batch = self.batch_of_one(workers)?;
         let named = task.is_none().then_some((self.model.as_str(), self.data.as_str()));
+        self.prepare_as(workers, recipes, named, || task.map_or_else(|| Task::of(self), Ok))
+    }
+
+    /// Prepares the job for a coordinator without data, from what a worker says of the model and data that the job names.
+    pub fn prepare_from(
+        &self,
+        facts: &Facts,
+        workers: u32,
+        recipes: &[Recipe],
+    ) -> Result<Prepared, Error> {
+        let is_named = !self.is_own()?;
+        let named = is_named.then_some((self.model.as_str(), self.data.as_str()));
+        self.prepare_as(workers, recipes, named, || Ok(facts.task()))
+    }
+
+    fn prepare_as(
+        &self,
+        workers: u32,
+        recipes: &[Recipe],
+        named: Option<(&str, &str)>,
+        task: impl FnOnce() -> Result<Task, Error>,
+    ) -> Result<Prepared, Error> {
+        let Outline { name, batch, make, target, .. } = self.outline(workers, recipes)?;
         let (model, data) = named.unzip();
-        let task = match task {
-            Some(task) => task,
-            None => Task::of(self)?,
-        };
-        let steps = self.steps(recipe, model, task.train.features())?;
-        let plan = self.plan(steps, &make, &task, batch, workers)?;
-        let target = self.target()?;
-        if let Some(checkpoints) = &self.checkpoints {
-            checkpoints.check()?;
+        let task = task()?;
+        let steps = self.steps(find(recipes, &self.strategy)?, model, task.train.features())?;
+        let mut plan = self.plan(steps, &make, &task, batch, workers)?;
+        if target.is_some_and(Target::is_validated) {
+            if task.validation.is_none() {
+                return Err(JobError::NothingHeldOut.into());
+            }
+            plan.evaluations_per_epoch = EVALUATIONS_PER_EPOCH;
         }
-        let name = match &self.choices {
-            Some(choices) => choices.strategy.name().to_owned(),
-            None => recipe.name.clone(),
-        };
         Ok(Prepared {
             name,
             model: model.unwrap_or_default().to_owned(),
@@ -110,21 +150,71 @@ impl Job {
             target,
             ends_at_target: false,
             losses: Losses::default(),
+            past: Past::default(),
+            schedule_before: None,
             training: None,
             make,
         })
     }
 
+    /// Checks everything that needs neither the model nor the data, also their names.
+    pub fn check_without_data(&self, workers: u32, recipes: &[Recipe]) -> Result<Outline, Error> {
+        let outline = self.outline(workers, recipes)?;
+        Task::check_names(self)?;
+        // The default rate depends on the data, its bounds do not.
+        self.steps(find(recipes, &self.strategy)?, Some(&self.model), 1)?;
+        self.check_epochs()?;
+        Ok(outline)
+    }
+
+    fn outline(&self, workers: u32, recipes: &[Recipe]) -> Result<Outline, Error> {
+        let recipe = find(recipes, &self.strategy)?;
+        let make = self.choices.clone().map_or(recipe.make.clone(), Make::Choices);
+        if let Make::Choices(choices) = &make {
+            choices.check()?;
+        }
+        if workers == 0 {
+            return Err(JobError::NoWorkers.into());
+        }
+        let batch = self.batch_of_one(workers)?;
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.check()?;
+        }
+        let name = match &self.choices {
+            Some(choices) => choices.strategy.name().to_owned(),
+            None => recipe.name.clone(),
+        };
+        let coordination = strategy(&make, batch, workers).coordination();
+        Ok(Outline { name, coordination, batch, make, target: self.target()? })
+    }
+
+    fn check_epochs(&self) -> Result<(), JobError> {
+        let is_valid = self.epochs.is_finite() && self.epochs > 0.0 && self.epochs < 1e6;
+        if is_valid { Ok(()) } else { Err(JobError::Epochs(self.epochs)) }
+    }
+
     fn target(&self) -> Result<Option<Target>, JobError> {
-        match (self.target_loss, self.target_accuracy) {
-            (Some(_), Some(_)) => Err(JobError::TwoTargets),
-            (Some(loss), _) if !(loss.is_finite() && loss > 0.0) => Err(JobError::TargetLoss(loss)),
-            (_, Some(accuracy)) if !(accuracy > 0.0 && accuracy <= 1.0) => {
+        let targets = [
+            self.target_loss.map(Target::Loss),
+            self.target_accuracy.map(Target::Accuracy),
+            self.target_training_loss.map(Target::TrainingLoss),
+        ];
+        let mut given = targets.into_iter().flatten();
+        let target = given.next();
+        if given.next().is_some() {
+            return Err(JobError::TwoTargets);
+        }
+        match target {
+            Some(Target::Loss(loss)) if !(loss.is_finite() && loss > 0.0) => {
+                Err(JobError::TargetLoss { field: "target_loss", loss })
+            }
+            Some(Target::TrainingLoss(loss)) if !(loss.is_finite() && loss > 0.0) => {
+                Err(JobError::TargetLoss { field: "target_training_loss", loss })
+            }
+            Some(Target::Accuracy(accuracy)) if !(accuracy > 0.0 && accuracy <= 1.0) => {
                 Err(JobError::TargetAccuracy(accuracy))
             }
-            (Some(loss), _) => Ok(Some(Target::Loss(loss))),
-            (_, Some(accuracy)) => Ok(Some(Target::Accuracy(accuracy))),
-            (None, None) => Ok(None),
+            target => Ok(target),
         }
     }
 
@@ -137,14 +227,21 @@ impl Job {
     ) -> Result<(Optimizer, Schedule), JobError> {
         // A learning rate belongs to its optimizer: the model's default rate needs the model's default optimizer.
         let of_model = model.filter(|_| self.optimizer.is_none()).and_then(models::default_steps);
-        let (optimizer, rate) = of_model.unwrap_or_else(|| {
-            let factor = model.map_or(1.0, |model| models::rate_factor(model, features));
-            (recipe.optimizer.clone(), recipe.learning_rate * factor)
+        let is_adamw = |optimizer: &Optimizer| matches!(optimizer.rule, Rule::Adamw { .. });
+        let (optimizer, rate) = of_model.unwrap_or_else(|| match &self.optimizer {
+            Some(optimizer) if is_adamw(optimizer) => {
+                (optimizer.clone(), models::adamw_rate(model, features))
+            }
+            _ => {
+                let factor = model.map_or(1.0, |model| models::rate_factor(model, features));
+                (recipe.optimizer.clone(), recipe.learning_rate * factor)
+            }
         });
         let optimizer = self.optimizer.clone().unwrap_or(optimizer);
         optimizer.check().map_err(JobError::from)?;
         let base = self.learning_rate.unwrap_or(rate);
-        let schedule = Schedule { base, shape: self.schedule.clone(), warm_up: self.warm_up };
+        let (shape, warm_up) = (self.schedule.clone(), self.warm_up);
+        let schedule = Schedule { base, shape, warm_up, stretched: None };
         schedule.check().map_err(JobError::from)?;
         Ok((optimizer, schedule))
     }
@@ -157,9 +254,7 @@ impl Job {
         batch: u64,
         workers: u32,
     ) -> Result<Plan, JobError> {
-        if !(self.epochs.is_finite() && self.epochs > 0.0 && self.epochs < 1e6) {
-            return Err(JobError::Epochs(self.epochs));
-        }
+        self.check_epochs()?;
         let (rescale, codec) = match make {
             Make::Choices(choices) => (choices.rescale, choices.codec),
             Make::Own(_) => (Rescale::None, Codec::Dense),
@@ -180,6 +275,7 @@ impl Job {
             seed: self.seed,
             samples_total,
             samples_per_epoch,
+            evaluations_per_epoch: 1,
             ledger: Arc::new(Ledger::new(samples_total)),
             members_min: 1,
             initial: Arc::new(task.model.initial(self.seed)),
@@ -201,10 +297,23 @@ impl Job {
 
 impl Prepared {
     pub fn strategy(&self) -> Box<dyn AnyStrategy> {
-        match &self.make {
-            Make::Choices(choices) => choices.build(self.batch, self.workers_first as usize),
-            Make::Own(make) => make(self.batch, self.workers_first as usize),
-        }
+        strategy(&self.make, self.batch, self.workers_first)
+    }
+
+    /// The length of a replica.
+    pub fn size(&self) -> usize {
+        self.task.model.size()
+    }
+
+    /// How long the job had run before it was resumed; zero for a new one.
+    pub fn time_before(&self) -> Duration {
+        self.past.time
+    }
+
+    /// Lets a resumed job's time begin no earlier than this: the run before may have lasted longer than its last
+    /// checkpoint knows.
+    pub fn begin_at(&mut self, time: Duration) {
+        self.past.time = self.past.time.max(time);
     }
 
     /// The same job, with the measurements of a recorded run instead of this run's clock.
@@ -241,6 +350,13 @@ impl Prepared {
             Some(training) => training.compute(self.plan.initial.len()),
             None => self.task.compute(self.plan.seed),
         }
+    }
+}
+
+fn strategy(make: &Make, batch: u64, workers: u32) -> Box<dyn AnyStrategy> {
+    match make {
+        Make::Choices(choices) => choices.build(batch, workers as usize),
+        Make::Own(make) => make(batch, workers as usize),
     }
 }
 
@@ -300,6 +416,23 @@ mod tests {
         let text = Job { model: "charlm".into(), data: "text".into(), ..Job::default() };
         let slower = Job { learning_rate: Some(1e-4), ..text.clone() };
         assert_eq!(prepared(text).optimizer, prepared(slower).optimizer);
+    }
+
+    /// With the rate of a recipe for SGD, AdamW would diverge.
+    #[test]
+    fn adamw_has_defaults_of_its_own() {
+        for strategy in ["ssgd", "abs", "diloco"] {
+            let text =
+                format!("strategy = \"{strategy}\"\n[optimizer]\nrule = {{ kind = \"adamw\" }}\n");
+            let job = Job::from_toml(&text).expect("nothing else is needed");
+            let plan = job.prepare(4).expect("the job is valid").plan;
+
+            assert_eq!(plan.schedule.base, 0.01, "{strategy}");
+            let Rule::Adamw { beta1, beta2, .. } = plan.optimizer.rule else {
+                panic!("{strategy}")
+            };
+            assert_eq!((beta1, beta2), (0.9, 0.999));
+        }
     }
 
     #[test]

@@ -1,21 +1,24 @@
 //! A journal as a file of JSON lines, written during a run and read afterwards.
 
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use paceline_learn::mix;
 use paceline_runtime::journal::VERSION;
 use paceline_runtime::{Line, Reader, Record};
+use serde::Deserialize;
 
 use crate::error::JournalError;
+use crate::job::Prepared;
 
 /// Writes each line of a journal to a file; of frequent records ever fewer, once there are very many.
 ///
 /// The journal `NAME` appears with its first line. A file that was there before is then renamed to
 /// `NAME.old`, which replaces an earlier `NAME.old`: a run that is refused leaves the old journal in its
 /// place, and one that dies after its first line leaves it as `NAME.old`. Devices and pipes are written
-/// directly.
+/// directly. A resumed run appends to the journal of the run before.
 pub struct JournalFile {
     path: PathBuf,
     out: BufWriter<File>,
@@ -28,7 +31,20 @@ pub struct JournalFile {
     /// Frequent records so far, written or not.
     frequent: u64,
     keeping_one_in: u64,
+    /// Whether it continues the journal of an earlier run, whose first line is not repeated.
+    continues: bool,
     error: Option<io::Error>,
+}
+
+/// A journal that a resumed run can continue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recorded {
+    /// The latest time in it.
+    pub last: Duration,
+    /// Its length without a last line that was cut off.
+    bytes: u64,
+    lines: u64,
+    keeping_one_in: u64,
 }
 
 /// About 100 MB.
@@ -62,6 +78,31 @@ impl JournalFile {
             lines: 0,
             frequent: 0,
             keeping_one_in: 1,
+            continues: false,
+            error: None,
+        })
+    }
+
+    /// Continues a journal: new lines are appended.
+    pub fn append(path: impl AsRef<Path>, recorded: Recorded) -> Result<JournalFile, JournalError> {
+        let path = path.as_ref().to_owned();
+        let opened = OpenOptions::new().append(true).open(&path).and_then(|file| {
+            file.set_len(recorded.bytes)?;
+            Ok(file)
+        });
+        let file = match opened {
+            Ok(file) => file,
+            Err(source) => return Err(JournalError::Create { path, source }),
+        };
+        Ok(JournalFile {
+            path,
+            out: BufWriter::new(file),
+            unnamed: None,
+            lines_max: LINES_MAX,
+            lines: recorded.lines % LINES_MAX,
+            frequent: 0,
+            keeping_one_in: recorded.keeping_one_in,
+            continues: true,
             error: None,
         })
     }
@@ -166,8 +207,54 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// The journal at `path`, if the resumed job wrote it and can continue it.
+pub fn recorded(path: impl AsRef<Path>, prepared: &Prepared) -> Option<Recorded> {
+    /// What every line has, and what thinning adds.
+    #[derive(Deserialize)]
+    struct Timed {
+        at: f64,
+        #[serde(default)]
+        keeping_one_in: Option<u64>,
+    }
+    let path = path.as_ref();
+    // A device has no end.
+    if prepared.past.is_empty() || !fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut file = BufReader::new(File::open(path).ok()?);
+    let mut recorded = Recorded { last: Duration::ZERO, bytes: 0, lines: 0, keeping_one_in: 1 };
+    let mut text = String::new();
+    while file.read_line(&mut text).ok()? > 0 && text.ends_with('\n') {
+        if recorded.lines == 0 && !is_of_job(&text, prepared) {
+            return None;
+        }
+        let Timed { at, keeping_one_in } = serde_json::from_str(&text).ok()?;
+        recorded.last = recorded.last.max(Duration::try_from_secs_f64(at).ok()?);
+        recorded.bytes += text.len() as u64;
+        recorded.lines += 1;
+        recorded.keeping_one_in = keeping_one_in.unwrap_or(recorded.keeping_one_in).max(1);
+        text.clear();
+    }
+    (recorded.lines > 0).then_some(recorded)
+}
+
+/// Whether a journal that begins with this line is one of this job.
+fn is_of_job(first: &str, prepared: &Prepared) -> bool {
+    let Ok(Line { record, .. }) = serde_json::from_str(first) else { return false };
+    let plan = &prepared.plan;
+    matches!(record, Record::Began { version, strategy, seed, samples_per_epoch, model, data, params, .. }
+        if version == VERSION
+            && strategy == prepared.name
+            && (seed, samples_per_epoch) == (plan.seed, plan.samples_per_epoch)
+            && params == prepared.size() as u64
+            && (&model, &data) == (&prepared.model, &prepared.data))
+}
+
 impl Reader for JournalFile {
     fn read(&mut self, line: &Line) {
+        if self.continues && matches!(line.record, Record::Began { .. }) {
+            return;
+        }
         if is_frequent(&line.record) {
             self.frequent += 1;
             // By hash, because every n-th record could always be one worker's.
@@ -199,21 +286,22 @@ fn is_frequent(record: &Record) -> bool {
 /// The lines of a recorded journal, up to and including the first error.
 pub fn read(path: impl AsRef<Path>) -> impl Iterator<Item = Result<Line, JournalError>> {
     let path = path.as_ref().to_owned();
-    let (lines, unopened) = match File::open(&path) {
-        Ok(file) => (Some(BufReader::new(file).lines()), None),
+    let (mut file, unopened) = match File::open(&path) {
+        Ok(file) => (Some(BufReader::new(file)), None),
         Err(source) => (None, Some(JournalError::Open { path: path.clone(), source })),
     };
-    let lines = lines.into_iter().flatten().enumerate().map(move |(before, text)| {
-        let (path, line) = (|| path.clone(), before + 1);
-        let text = text.map_err(|source| JournalError::Read { path: path(), line, source })?;
-        if before == 0 {
-            check_first(&path(), &text)?;
-        }
-        serde_json::from_str(&text).map_err(|source| JournalError::Malformed {
-            path: path(),
-            line,
-            source,
-        })
+    let mut lines = 0;
+    let lines = std::iter::from_fn(move || {
+        lines += 1;
+        let text = next_line(file.as_mut()?, &path, lines).transpose()?;
+        Some(text.and_then(|text| {
+            if lines == 1 {
+                check_first(&path, &text)?;
+            }
+            let malformed =
+                |source| JournalError::Malformed { path: path.clone(), line: lines, source };
+            serde_json::from_str(&text).map_err(malformed)
+        }))
     });
     let mut has_failed = false;
     unopened.into_iter().map(Err).chain(lines).take_while(move |line| {
@@ -221,6 +309,26 @@ pub fn read(path: impl AsRef<Path>) -> impl Iterator<Item = Result<Line, Journal
         has_failed |= line.is_err();
         is_readable
     })
+}
+
+/// Longer lines are none of ours: a device may have a line without end.
+const LINE_MAX: u64 = 16 << 20;
+
+/// The next line without its end; `None` at the end of the file.
+fn next_line(
+    file: &mut BufReader<File>,
+    path: &Path,
+    line: usize,
+) -> Result<Option<String>, JournalError> {
+    let mut text = String::new();
+    let read = file.take(LINE_MAX).read_line(&mut text);
+    match read.map_err(|source| JournalError::Read { path: path.to_owned(), line, source })? {
+        0 => Ok(None),
+        _ if text.len() as u64 == LINE_MAX => {
+            Err(JournalError::TooLong { path: path.to_owned(), line })
+        }
+        _ => Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned())),
+    }
 }
 
 /// Refuses a first line that does not name a supported version; only then may the other lines be parsed.
@@ -238,8 +346,6 @@ fn check_first(path: &Path, text: &str) -> Result<(), JournalError> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use paceline_runtime::WorkerId;
 
     use super::*;

@@ -55,12 +55,29 @@ pub fn named(name: &str, data: &dyn Dataset, path: Path) -> Result<Arc<dyn Model
         "resnet18" | "resnet18-bn" => {
             resnet18(image_extent(name, extent).map(|_| inputs())?, classes)
         }
-        name => {
-            let list = format!("there are {}", MODELS.join(", "));
-            return Err(unknown("model", name, MODELS.into_iter(), &list).into());
-        }
+        name => return Err(unknown_name(name)),
     };
     Ok(Arc::new(net.on(path)))
+}
+
+/// Whether there is a model of that name, without the data that it is made for.
+pub fn check_name(name: &str) -> Result<(), TaskError> {
+    if MODELS.contains(&name) { Ok(()) } else { Err(unknown_name(name)) }
+}
+
+fn unknown_name(name: &str) -> TaskError {
+    let list = format!("there are {}", MODELS.join(", "));
+    unknown("model", name, MODELS.into_iter(), &list).into()
+}
+
+/// The default learning rate of AdamW, whose steps are as long as the rate, whatever the gradient: the recipes' rates,
+/// which are for SGD, do not apply. 0.01 is good for `mlp` on digits; with the usual factor, larger models get about
+/// 0.001.
+pub fn adamw_rate(model: Option<&str>, features: usize) -> f32 {
+    match model {
+        None | Some("charlm") => 1e-3,
+        Some(name) => 0.01 * rate_factor(name, features),
+    }
 }
 
 /// The default optimizer and learning rate of models that do not train well with the recipes' SGD.

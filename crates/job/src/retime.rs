@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::task::Part;
 use paceline_learn::Gradient;
 use paceline_runtime::edge::Compute;
 use paceline_runtime::journal::weight_of;
@@ -16,6 +17,8 @@ pub struct Training {
     losses: BTreeMap<u64, (u64, f64, f64)>,
     /// Loss and accuracy on the test set, by the samples applied until then.
     scores: BTreeMap<u64, (f64, f64)>,
+    /// The same on the validation part.
+    validations: BTreeMap<u64, (f64, f64)>,
     /// The variance of the replicas, by round.
     variances: BTreeMap<u64, f64>,
 }
@@ -32,6 +35,9 @@ impl Reader for Training {
             }
             Record::Scored { samples, loss, accuracy } => {
                 self.scores.insert(*samples, (*loss, *accuracy));
+            }
+            Record::Validated { samples, loss, accuracy } => {
+                self.validations.insert(*samples, (*loss, *accuracy));
             }
             Record::Note { name, value, round: Some(round), .. } if name == "variance" => {
                 self.variances.insert(*round, *value);
@@ -68,9 +74,13 @@ impl Training {
         (sum, weights)
     }
 
-    /// Loss and accuracy on the test set after `samples` samples, or at the last score before.
-    pub(crate) fn score(&self, samples: u64) -> (f64, f64) {
-        let last = self.scores.range(..=samples).next_back();
+    /// Loss and accuracy after `samples` samples, or at the last evaluation before.
+    pub(crate) fn score(&self, on: Part, samples: u64) -> (f64, f64) {
+        let scores = match on {
+            Part::Test => &self.scores,
+            Part::Validation => &self.validations,
+        };
+        let last = scores.range(..=samples).next_back();
         last.map_or((f64::NAN, f64::NAN), |(_, score)| *score)
     }
 

@@ -30,15 +30,25 @@ pub struct RunResult {
     pub recovery: Option<Recovery>,
     pub epochs: f64,
     pub bytes_sent: u64,
-    /// Training loss, smoothed over the last half epoch.
+    /// Bytes of the replicas of other members that were averaged to be evaluated. They are no part of the training, and on
+    /// threads and in simulations nothing is sent for them.
+    #[serde(skip_serializing_if = "is_none", default)]
+    pub bytes_evaluated: u64,
+    /// Training loss at the workers, smoothed over the last half epoch of samples.
     #[serde(deserialize_with = "number")]
     pub loss: f64,
-    /// On the test set.
+    /// The loss of the deployed model on the validation part: the center, the common replica, or the mean of the replicas.
+    #[serde(deserialize_with = "number")]
+    pub validation_loss: f64,
+    #[serde(deserialize_with = "number")]
+    pub validation_accuracy: f64,
+    /// Of the deployed model on the test set.
     #[serde(deserialize_with = "number")]
     pub accuracy: f64,
     /// Compute time over time as a member, in the order of workers' ids.
     pub utilization: Vec<f64>,
-    pub time_to_target_seconds: Option<f64>,
+    /// When the job's target was reached, if it was: the first of two evaluations in a row that are at the target.
+    pub seconds_to_target: Option<f64>,
     pub ledger: Tally,
     /// Why the run was ended as diverged, if it was.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -54,6 +64,10 @@ pub struct RunResult {
     pub waited_for: Option<(u32, f64)>,
     /// 16 hexadecimal digits; equal runs have equal hashes.
     pub journal_hash: String,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 fn is_zero(count: &u32) -> bool {

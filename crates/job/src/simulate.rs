@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use paceline_learn::Vector;
+use paceline_runtime::journal::Past;
 use paceline_runtime::{AnyStrategy, Executor, HostLine, Reader, Turn, WorkerId, train};
 use paceline_sim::{Outputs, Scenario, SimCluster, SimConfig};
 
 use crate::error::{Error, RunError, ScenarioError};
-use crate::hosts::{Hosts, hosted};
+use crate::hosts::{Hosts, check_resumed, hosted};
 use crate::job::Prepared;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
@@ -34,13 +35,15 @@ pub struct Simulated {
 pub struct SimulateOptions<'a> {
     /// Threads that compute gradients. The result does not depend on them, only the time it takes.
     pub threads: usize,
+    /// When it is set, the simulation is broken off.
+    pub stop: Arc<AtomicBool>,
     /// They get every line of the journal.
     pub readers: Vec<&'a mut dyn Reader>,
 }
 
 impl Default for SimulateOptions<'_> {
     fn default() -> Self {
-        SimulateOptions { threads: 1, readers: vec![] }
+        SimulateOptions { threads: 1, stop: Arc::default(), readers: vec![] }
     }
 }
 
@@ -62,7 +65,7 @@ pub fn simulate_hosted(
     host: impl Fn(HostLine) + Send + Sync + 'static,
 ) -> Result<Simulated, Error> {
     let hosts = Hosts::new(host);
-    let simulated = run(&hosted(prepared)?, scenario, options, Some(&hosts));
+    let simulated = run(&hosted(prepared), scenario, options, Some(&hosts));
     hosts.join()?;
     simulated
 }
@@ -73,8 +76,10 @@ fn run(
     options: SimulateOptions<'_>,
     hosts: Option<&Hosts>,
 ) -> Result<Simulated, Error> {
-    let SimulateOptions { threads, readers } = options;
+    let SimulateOptions { threads, stop, readers } = options;
     scenario.check().map_err(ScenarioError::from)?;
+    check_resumed(prepared)?;
+    let resumed = prepared.plan.resumed.as_ref();
     let coordination = prepared.strategy().coordination();
     let mut cluster = SimCluster::new(
         scenario.clone(),
@@ -85,6 +90,7 @@ fn run(
             samples_total: prepared.plan.samples_total,
             samples_per_epoch: prepared.plan.samples_per_epoch,
             coordination,
+            done: resumed.map(|snapshot| snapshot.done.clone()).unwrap_or_default(),
         },
     );
     if let Some(hosts) = hosts.cloned() {
@@ -93,21 +99,24 @@ fn run(
     let (shelves, wires, events) = (cluster.shelves(), cluster.bytes_on_wires(), cluster.events());
     let mut prepared = prepared.clone();
     prepared.plan.members_min = scenario.coordinator.members_min.unwrap_or(1) as usize;
+    // Virtual time begins anew: it cannot continue the time of a run on threads.
+    prepared.past = Past::default();
     let prepared = &prepared;
     let evaluator = Evaluator::inline(prepared.task.clone(), threads.max(1));
     let observer = Observer::new(prepared, (coordination, evaluator), readers);
     let mut run = SimRun::new(prepared, cluster);
     let mut watch = Watch { observer, writer: None, save_requests: None, stopped: false };
-    watch.until_ended(&mut run, &AtomicBool::new(false))?;
+    watch.until_ended(&mut run, &stop)?;
+    let stopped = stop.load(Ordering::Relaxed);
     // Workers behind a cut may live on for a while; the job ends when the coordinator says so.
     let end = watch.observer.totals.over.unwrap_or_else(|| run.executor.now());
     let members = &watch.observer.totals.members;
     let shelves = shelves.lock().expect("no holder panics");
     let deployed = Deployed::new(&shelves, members, coordination);
     let params = deployed.params();
-    let hurry = AtomicBool::new(false);
-    let mut result = watch.observer.conclude(prepared, false, &hurry, params.clone());
+    let mut result = watch.observer.conclude(prepared, stopped, &stop, params.clone());
     result.virtual_seconds = Some(end.as_secs_f64());
+    result.stopped = stopped && result.samples < prepared.plan.samples_total;
     let Deployed { replicas, center } = deployed;
     Ok(Simulated {
         result,

@@ -52,17 +52,17 @@ impl View for Written<'_> {
     }
 
     fn data_len(&self) -> usize {
-        match &self.tensor.content {
-            Content::Values(values) => 4 * values.range.len(),
-            Content::Steps => 8,
+        match self.tensor.dtype() {
+            layout::Dtype::F32 => 4 * self.tensor.range().len(),
+            layout::Dtype::I64 => 8,
         }
     }
 }
 
 fn dtype(tensor: &Tensor) -> Dtype {
-    match tensor.content {
-        Content::Values(_) => Dtype::F32,
-        Content::Steps => Dtype::I64,
+    match tensor.dtype() {
+        layout::Dtype::F32 => Dtype::F32,
+        layout::Dtype::I64 => Dtype::I64,
     }
 }
 
@@ -86,7 +86,7 @@ pub fn parse(bytes: &[u8], tensors: &[Tensor], size: usize) -> Result<Vector, Fi
     if let Some(name) = file.names().into_iter().filter(|name| !known.contains(name)).min() {
         return Err(FileProblem::UnknownTensor { name: name.chars().take(NAME_MAX).collect() });
     }
-    let mut replica = vec![0.0; size];
+    let mut replica = Vector::zeros(size);
     for (tensor, view) in tensors.iter().zip(views) {
         if let Content::Values(values) = &tensor.content {
             values.write(floats(view.data()), &mut replica);

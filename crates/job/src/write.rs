@@ -106,7 +106,7 @@ pub(crate) mod stand_in {
         }
 
         fn initial(&self, _: u64) -> Vector {
-            vec![]
+            Vector::new()
         }
 
         fn gradient(&self, _: &[f32], _: &Batch, _: &mut Scratch, _: &mut Gradient) {}

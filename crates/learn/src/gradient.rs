@@ -16,7 +16,7 @@ pub struct Gradient {
 
 impl Gradient {
     pub fn zero(size: usize) -> Gradient {
-        Gradient { sum: vec![0.0; size], ..Gradient::default() }
+        Gradient { sum: Vector::zeros(size), ..Gradient::default() }
     }
 
     /// What the sums are divided by.

@@ -41,6 +41,13 @@ pub enum Content {
     Steps,
 }
 
+/// The type of a tensor's numbers in a file of weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    F32,
+    I64,
+}
+
 /// A range of the replica, and the order in which a file has its values.
 ///
 /// In memory, the values are an array with these sides, the last of which is contiguous. In a file, the sides stand
@@ -90,6 +97,22 @@ impl Tensor {
     /// The number of steps.
     pub fn steps(name: &str) -> Tensor {
         Tensor { name: name.to_owned(), shape: vec![], content: Content::Steps }
+    }
+
+    /// It follows from the content: replicas are 32-bit floats.
+    pub fn dtype(&self) -> Dtype {
+        match self.content {
+            Content::Values(_) => Dtype::F32,
+            Content::Steps => Dtype::I64,
+        }
+    }
+
+    /// Its place in the replica; empty if it is not part of it.
+    pub fn range(&self) -> Range<usize> {
+        match &self.content {
+            Content::Values(values) => values.range.clone(),
+            Content::Steps => 0..0,
+        }
     }
 
     /// The same tensor of a layer with this prefix, whose values begin at `start`.
@@ -186,6 +209,15 @@ pub fn check(tensors: &[Tensor], size: usize) -> Result<(), LayoutError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tensor_has_a_type_and_a_range() {
+        let (weight, steps) = (Tensor::plain("weight", &[2, 3], 4), Tensor::steps("n"));
+
+        assert_eq!((weight.dtype(), weight.range()), (Dtype::F32, 4..10));
+        assert_eq!((steps.dtype(), steps.range()), (Dtype::I64, 0..0));
+        assert_eq!(weight.within("fc.", 10).range(), 14..20);
+    }
 
     #[test]
     fn a_transposed_matrix_is_written_by_columns_and_read_back() {

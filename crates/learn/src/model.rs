@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn weights_packed_for_the_forward_pass_are_not_enough_for_the_backward_pass() {
         let mut scratch = Scratch::default();
-        let params = vec![1.0_f32; 10];
+        let params = Vector::filled(1.0, 10);
         (0..3).for_each(|_| _ = scratch.has_packed(&params, false));
 
         assert!(!scratch.has_packed(&params, true));
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_replica_is_recognized_until_it_is_replaced_or_changed() {
         let mut scratch = Scratch::default();
-        let (mut replica, other) = (Arc::new(vec![0.0_f32; 1000]), Arc::new(vec![0.0_f32; 1000]));
+        let (mut replica, other) = (Arc::new(Vector::zeros(1000)), Arc::new(Vector::zeros(1000)));
         let has_packed = |scratch: &mut Scratch, replica: &Arc<Vector>| {
             scratch.at(replica);
             scratch.has_packed(replica, true)
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_replica_with_the_bits_of_packed_params_is_recognized_from_then_on_by_its_address() {
         let mut scratch = Scratch::default();
-        let params = vec![1.0_f32; 10];
+        let params = Vector::filled(1.0, 10);
         let replica = Arc::new(params.clone());
         assert!(!scratch.has_packed(&params, true));
         scratch.at(&replica);
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn a_replica_packed_for_the_forward_pass_is_packed_again_for_the_backward_pass() {
         let mut scratch = Scratch::default();
-        let (replica, other) = (Arc::new(vec![1.0_f32; 10]), vec![2.0_f32; 10]);
+        let (replica, other) = (Arc::new(Vector::filled(1.0, 10)), vec![2.0_f32; 10]);
         (0..3).for_each(|_| _ = scratch.has_packed(&other, false));
         scratch.at(&replica);
 
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn an_arena_of_another_network_holds_no_packed_weights() {
         let mut scratch = Scratch::default();
-        let params = Arc::new(vec![1.0_f32; 10]);
+        let params = Arc::new(Vector::filled(1.0, 10));
         for is_replica in [false, true] {
             scratch.arena(5, 1);
             if is_replica {

@@ -31,7 +31,33 @@ pub enum Rule {
         weight_decay: f32,
     },
     /// Loshchilov and Hutter 2019, algorithm 2: the weight decay is not part of the moments.
-    Adamw { beta1: f32, beta2: f32, epsilon: f32, weight_decay: f32 },
+    Adamw {
+        #[serde(default = "beta1")]
+        beta1: f32,
+        #[serde(default = "beta2")]
+        beta2: f32,
+        #[serde(default = "epsilon")]
+        epsilon: f32,
+        #[serde(default = "weight_decay")]
+        weight_decay: f32,
+    },
+}
+
+// The defaults of AdamW are those of PyTorch.
+fn beta1() -> f32 {
+    0.9
+}
+
+fn beta2() -> f32 {
+    0.999
+}
+
+fn epsilon() -> f32 {
+    1e-8
+}
+
+fn weight_decay() -> f32 {
+    0.01
 }
 
 /// The weight of a step's statistics in the running averages of the buffers; the usual default for batch norm.
@@ -99,7 +125,7 @@ impl Optimizer {
     ) {
         let Some(step) = self.step(state, gradient, rate, layout) else { return };
         state.steps = step.number;
-        state.slots.resize_with(self.slots(), || vec![0.0; step.sum.len()]);
+        state.slots.resize_with(self.slots(), || Vector::zeros(step.sum.len()));
         for (span, decays) in spans(step.sum.len(), &layout.undecayed) {
             step.apply(span, decays, params, &mut state.slots);
         }
@@ -120,7 +146,7 @@ impl Optimizer {
     ) -> (Vector, OptimizerState) {
         const BLOCK: usize = 2048;
         let Some(step) = self.step(state, gradient, rate, layout) else {
-            return (params.to_vec(), state.clone());
+            return (params.into(), state.clone());
         };
         let mut after = Vector::with_capacity(params.len());
         // Not `vec![..; n]`: a clone of an empty vector does not keep its capacity.
@@ -319,12 +345,12 @@ mod tests {
     use crate::Dice;
 
     fn gradient(sum: &[f32], samples: u64) -> Gradient {
-        Gradient { sum: sum.to_vec(), samples, ..Gradient::default() }
+        Gradient { sum: sum.into(), samples, ..Gradient::default() }
     }
 
     /// The params after one step along each of these gradients.
     fn after(optimizer: &Optimizer, start: &[f32], gradients: &[&[f32]], rate: f32) -> Vector {
-        let (mut params, mut state) = (start.to_vec(), OptimizerState::default());
+        let (mut params, mut state) = (Vector::from(start), OptimizerState::default());
         for sum in gradients {
             optimizer.descend(&mut params, &mut state, &gradient(sum, 1), rate, &Layout::plain());
         }

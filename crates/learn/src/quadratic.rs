@@ -30,7 +30,7 @@ impl Model for Quadratic {
 
     /// All ones for every seed, so that the initial loss is known.
     fn initial(&self, _seed: u64) -> Vector {
-        vec![1.0; self.size()]
+        Vector::filled(1.0, self.size())
     }
 
     fn gradient(&self, params: &[f32], batch: &Batch, scratch: &mut Scratch, into: &mut Gradient) {

@@ -15,6 +15,28 @@ pub struct Schedule {
     /// all of it.
     #[serde(default)]
     pub warm_up: f64,
+    /// Set if the job was resumed with another number of samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stretched: Option<Stretched>,
+}
+
+/// The rest of a schedule is stretched over the samples that remain, so that the rate continues where it was. A
+/// schedule that was complete stays at its last rate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stretched {
+    /// How many samples had been processed by then.
+    pub samples: u64,
+    /// Which fraction of the schedule that was.
+    pub progress: f64,
+}
+
+/// How far a schedule had come in a run that is resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScheduleBefore {
+    pub samples: u64,
+    /// Of the job as it was then.
+    pub samples_total: u64,
+    pub stretched: Option<Stretched>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,13 +62,38 @@ const WARM_UP_FROM: f64 = 0.1;
 impl Schedule {
     /// The learning rate after `samples` of the job's `total`.
     pub fn rate(&self, samples: u64, total: u64) -> f32 {
-        let progress = if total == 0 { 0.0 } else { (samples as f64 / total as f64).min(1.0) };
+        let progress = self.progress(samples, total);
         let shaped = f64::from(self.base) * self.shape.level(progress);
         if progress >= self.warm_up {
             return shaped as f32;
         }
         let warmth = WARM_UP_FROM + (1.0 - WARM_UP_FROM) * (progress / self.warm_up);
         (shaped * warmth) as f32
+    }
+
+    /// The fraction of the schedule that is over after `samples` of the job's `total`.
+    pub fn progress(&self, samples: u64, total: u64) -> f64 {
+        let part = |samples: u64, total: u64| match total {
+            0 => 0.0,
+            total => (samples as f64 / total as f64).min(1.0),
+        };
+        match self.stretched {
+            None => part(samples, total),
+            Some(Stretched { samples: before, progress }) => {
+                let rest = part(samples.saturating_sub(before), total.saturating_sub(before));
+                progress + (1.0 - progress) * rest
+            }
+        }
+    }
+
+    /// Continues where an earlier run had come to: stretched, if the job's number of samples has changed, now or before.
+    pub fn resume(&mut self, before: ScheduleBefore, total: u64) {
+        let ScheduleBefore { samples, samples_total, stretched } = before;
+        self.stretched = stretched;
+        if total != samples_total {
+            let progress = self.progress(samples, samples_total);
+            self.stretched = Some(Stretched { samples, progress });
+        }
     }
 
     /// The fraction of the job's samples over which the rate rises at the start.
@@ -128,7 +175,7 @@ mod tests {
     use super::*;
 
     fn schedule(shape: Shape) -> Schedule {
-        Schedule { base: 0.5, shape, warm_up: 0.0 }
+        Schedule { base: 0.5, shape, warm_up: 0.0, stretched: None }
     }
 
     /// Checks the rates at some thousandths of the job.
@@ -187,6 +234,23 @@ mod tests {
         let warm = Schedule { warm_up: 0.2, ..schedule(Shape::Constant) };
 
         assert_rates(&warm, &[(0, 0.05), (100, 0.275), (200, 0.5), (900, 0.5)]);
+    }
+
+    /// A cosine over 1000 samples, continued at some sample over 2000.
+    #[test]
+    fn a_stretched_schedule_continues_at_its_rate_and_ends_with_its_last() {
+        let cosine = schedule(Shape::Cosine { floor: 0.2 });
+        for samples in [0, 250, 500, 1000] {
+            let progress = cosine.progress(samples, 1000);
+            let stretched = Some(Stretched { samples, progress });
+            let longer = Schedule { stretched, ..cosine.clone() };
+
+            assert_eq!(longer.rate(samples, 2000), cosine.rate(samples, 1000));
+            assert!((longer.rate(2000, 2000) - 0.1).abs() < 1e-6);
+            let between = longer.rate(samples + (2000 - samples) / 2, 2000);
+            let expected = cosine.rate(samples + (1000 - samples) / 2, 1000);
+            assert!((between - expected).abs() < 1e-6, "{samples}: {between}, not {expected}");
+        }
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn without_momentum_the_ramp_has_no_effect_after_its_end() {
         let mut state = OptimizerState::default();
         let factors = factors_after_change(rescale, 4.0, 40);
         let step = |(round, factor): (usize, &f64)| {
-            let mut params = vec![0.0; 5];
+            let mut params = Vector::zeros(5);
             let gradient = noise(&mut Dice::keyed(&[3, round as u64]), 5, 4.0 * BATCH);
             let rate = 0.1 * *factor as f32;
             Optimizer::plain().descend(&mut params, &mut state, &gradient, rate, &Layout::plain());

@@ -10,7 +10,8 @@ const BATCH: u64 = 32;
 fn train(model: &dyn Model, epochs: u64) -> (Vector, Score) {
     let (train, test) = digits();
     let (order, optimizer) = (Order::new(1, train.len()), Optimizer::sgd(0.9));
-    let schedule = Schedule { base: 0.05, shape: Shape::Cosine { floor: 0.0 }, warm_up: 0.05 };
+    let shape = Shape::Cosine { floor: 0.0 };
+    let schedule = Schedule { base: 0.05, shape, warm_up: 0.05, stretched: None };
     let (mut params, mut state) = (model.initial(1), OptimizerState::default());
     let (mut batch, mut scratch) = (Batch::new(), Scratch::default());
     let total = epochs * train.len();

@@ -1,5 +1,8 @@
-//! Real clusters. So far, one of threads in one process.
+//! Real clusters: threads in one process, and processes.
 
+mod gradients;
+pub mod processes;
 mod threads;
 
-pub use threads::{Elastic, Life, StartHost, ThreadCluster, ThreadConfig, ThreadHub};
+pub use gradients::StartHost;
+pub use threads::{Elastic, Life, ThreadCluster, ThreadConfig, ThreadHub};

@@ -9,20 +9,20 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use paceline_learn::Vector;
 use paceline_runtime::coordination::{
     self, Addressed, Collected, Coordination, Coordinator, Input, Order, Rules, Word,
 };
 use paceline_runtime::edge::{
-    Action, Answer, Ask, Cluster, ClusterOutput, Compute, Event, News, Place, Shelves, Workspace,
-    published,
+    Action, Answer, Ask, Cluster, ClusterOutput, Compute, Event, News, Shelves, Workspace,
+    published, some_evenly,
 };
-use paceline_runtime::host::HostAsks;
 use paceline_runtime::snapshot::SnapshotParts;
 use paceline_runtime::wire::{Entry, Extent, HEADER_BYTES, Published, Shelf};
 use paceline_runtime::{
-    HostLine, Line, Meeting, Record, Snapshot, Spans, Ticket, View, WorkerId, WorkerSnapshot,
+    Line, Meeting, Record, Snapshot, Spans, Ticket, View, WorkerId, WorkerSnapshot,
 };
+
+use crate::gradients::{Computing, StartHost};
 
 /// The configuration of a cluster of threads.
 pub struct ThreadConfig {
@@ -33,6 +33,8 @@ pub struct ThreadConfig {
     pub coordination: Coordination,
     /// The samples that were applied before the run was resumed.
     pub done: Spans,
+    /// How long the job had run before it was resumed: what workers and the journal call the time begins here.
+    pub elapsed: Duration,
     /// Each worker's time per sample, at least, to emulate slower machines; empty: none is emulated.
     pub pace: Vec<Duration>,
     /// If workers have hosts that hold their replicas and compute their gradients: gives a worker that starts its host.
@@ -40,9 +42,6 @@ pub struct ThreadConfig {
     /// If workers and the coordinator may fail.
     pub elastic: Option<Elastic>,
 }
-
-/// Starts the host of a worker, on a thread of its own.
-pub type StartHost = Box<dyn Fn(HostLine) + Send + Sync>;
 
 /// How a cluster whose workers come and go decides that one is lost.
 #[derive(Clone, Copy, Debug)]
@@ -202,9 +201,19 @@ impl ThreadHub {
     /// The part of the cluster that one worker's executor runs against.
     pub fn attach(self: &Arc<ThreadHub>, me: WorkerId) -> ThreadCluster {
         let (events, inbox) = mpsc::channel();
-        let computing = match &self.config.hosts {
-            Some(start) => Computing::Host(start_host(me, start, events.clone())),
-            None => Computing::Thread(self.start_gradients(me, events.clone())),
+        let ThreadConfig { compute, pace, hosts, .. } = &self.config;
+        let computing = match hosts {
+            Some(start) => Computing::at_host(me, start, events.clone()),
+            None => {
+                let pace = pace.get(me.0 as usize).copied().unwrap_or_default();
+                Computing::on_thread(
+                    me,
+                    compute.clone(),
+                    pace,
+                    Workspace::default(),
+                    events.clone(),
+                )
+            }
         };
         // A worker starts before it can be told anything.
         drop(events.send(Event::Started { who: me }));
@@ -215,18 +224,6 @@ impl ThreadHub {
         drop(state);
         let outputs = self.outputs.lock().expect("no holder panics").clone();
         ThreadCluster { me, hub: self.clone(), inbox, computing, outputs, life, ended: false }
-    }
-
-    /// Starts the thread that computes a worker's gradients.
-    fn start_gradients(&self, me: WorkerId, done: Sender<Event>) -> Sender<Work> {
-        let (computing, work) = mpsc::channel();
-        let pace = self.config.pace.get(me.0 as usize).copied().unwrap_or_default();
-        let compute = self.config.compute.clone();
-        std::thread::Builder::new()
-            .name(format!("gradient-{me}"))
-            .spawn(move || gradients(me, compute, pace, work, done))
-            .expect("the system can start another thread");
-        computing
     }
 
     /// A worker joins and is given the next id. `None` while the coordinator is away.
@@ -462,8 +459,13 @@ impl ThreadHub {
         admitted
     }
 
+    /// The job's time. The coordinator has a clock of its own, which begins with this run.
+    fn now(&self) -> Duration {
+        self.config.elapsed + self.start.elapsed()
+    }
+
     fn record(&self, record: Record) {
-        self.emit(ClusterOutput::Line(Line { at: self.start.elapsed(), record }));
+        self.emit(ClusterOutput::Line(Line { at: self.now(), record }));
     }
 
     /// Keeps a worker's part of a snapshot and tells the coordinator its name, in one step.
@@ -522,64 +524,6 @@ impl ThreadHub {
     }
 }
 
-type Work = (Ticket, Arc<Vector>, Spans);
-
-/// Where a worker's gradients are computed. Both ends of a channel are held elsewhere only while the worker lives, so that the
-/// thread at the other end ends with it.
-enum Computing {
-    Thread(Sender<Work>),
-    Host(HostAsks),
-}
-
-/// Gives a worker its host, whose answers are news for the worker.
-fn start_host(me: WorkerId, start: &StartHost, events: Sender<Event>) -> HostAsks {
-    let reply = move |news: Option<News>| {
-        // A worker is lost with its host.
-        let crashed = Event::Crashed { who: me };
-        drop(events.send(news.map_or(crashed, |news| Event::For { to: me, news })));
-    };
-    let (asks, line) = HostLine::new(me, Box::new(reply));
-    start(line);
-    asks
-}
-
-/// Computes gradients one after another; emulates a slower machine by sleeping out its pace.
-fn gradients(
-    me: WorkerId,
-    compute: Compute,
-    pace: Duration,
-    work: Receiver<Work>,
-    done: Sender<Event>,
-) {
-    let mut workspace = Workspace::default();
-    let _guard = PanicGuard { me, done: done.clone() };
-    for (ticket, params, spans) in work {
-        let since = Instant::now();
-        let gradient = compute(&params, &spans, &mut workspace);
-        let end = since + pace.saturating_mul(u32::try_from(spans.len()).unwrap_or(u32::MAX));
-        std::thread::sleep(end.saturating_duration_since(Instant::now()));
-        drop(params);
-        let news = News::Computed { ticket, gradient, took: None };
-        if done.send(Event::For { to: me, news }).is_err() {
-            return;
-        }
-    }
-}
-
-/// Tells the worker if its model panics: it would wait for that gradient forever.
-struct PanicGuard {
-    me: WorkerId,
-    done: Sender<Event>,
-}
-
-impl Drop for PanicGuard {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            drop(self.done.send(Event::Crashed { who: self.me }));
-        }
-    }
-}
-
 /// What one worker sees of the cluster.
 pub struct ThreadCluster {
     me: WorkerId,
@@ -604,7 +548,7 @@ impl ThreadCluster {
 
 impl Cluster for ThreadCluster {
     fn now(&self) -> Duration {
-        self.hub.start.elapsed()
+        self.hub.now()
     }
 
     fn submit(&mut self, by: WorkerId, action: Action) {
@@ -612,16 +556,9 @@ impl Cluster for ThreadCluster {
             return;
         }
         match action {
-            // If the thread of the gradients, or the host, has died, its last word is already in the inbox.
-            Action::Compute { ticket, at, spans, .. } => match (&self.computing, at) {
-                (Computing::Thread(work), Place::Ours(params)) => {
-                    drop(work.send((ticket, params, spans)));
-                }
-                (Computing::Host(asks), Place::Theirs { ahead, .. }) => {
-                    drop(asks.send((ticket, Ask::Compute { spans, ahead })));
-                }
-                _ => unreachable!("replicas are with hosts if the cluster has hosts"),
-            },
+            Action::Compute { ticket, at, spans, .. } => {
+                self.computing.compute(ticket, at, spans);
+            }
             Action::Exchange { ticket, view, number, entry } => {
                 self.hub.meet(by, (view, number), (ticket, entry));
             }
@@ -632,9 +569,10 @@ impl Cluster for ThreadCluster {
             Action::Read { ticket, from, shelf, extent, waits } => {
                 self.hub.read(Read { by, from, shelf, extent, ticket }, waits);
             }
-            Action::Evaluate { samples, of, shelf } => {
-                let replicas = published(&self.hub.shelves(), &of, shelf);
-                self.emit(ClusterOutput::Evaluate { at: self.now(), samples, replicas });
+            Action::Evaluate { samples, ends_epoch, parts, of, shelf } => {
+                let replicas = published(&self.hub.shelves(), &some_evenly(&of), shelf);
+                let at = self.now();
+                self.emit(ClusterOutput::Evaluate { by, at, samples, ends_epoch, parts, replicas });
             }
             Action::Save { part, done } => self.hub.hand_in(by, *part, done),
             Action::Tell(word) => {
@@ -649,12 +587,14 @@ impl Cluster for ThreadCluster {
     }
 
     fn ask_host(&mut self, _: WorkerId, ticket: Ticket, ask: Ask) -> Option<Answer> {
-        if self.life.is_running()
-            && let Computing::Host(asks) = &self.computing
-        {
-            drop(asks.send((ticket, ask)));
+        if self.life.is_running() {
+            self.computing.ask(ticket, ask);
         }
         None
+    }
+
+    fn show_host(&mut self, _: WorkerId, ahead: Spans) {
+        self.computing.show(ahead);
     }
 
     fn next(&mut self) -> Option<Event> {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{DefinitionError, ExpressionError};
-use crate::experiment::{Claim, Experiment, Show, is_in_size};
+use crate::experiment::{Claim, Evidence, Experiment, Show, is_in_size};
 use crate::result::Results;
 use crate::summary::{Summary, mean};
 
@@ -25,6 +25,7 @@ pub struct Finding {
     pub ours: String,
     pub mean: f64,
     pub seeds: usize,
+    pub evidence: Evidence,
     pub verdict: Verdict,
     /// The rule that led to the verdict.
     pub rule: String,
@@ -35,19 +36,31 @@ pub enum Verdict {
     Holds,
     InPart,
     DoesNotHold,
+    /// The stored runs no longer decide it.
+    Again {
+        reason: String,
+    },
     /// Some runs that the claim needs have no result; this is the first of them.
     NotRun {
         run: String,
     },
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Finding {
+    /// The verdict in words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Verdict::Holds => "holds",
-            Verdict::InPart => "holds in part",
-            Verdict::DoesNotHold => "does not hold here",
-            Verdict::NotRun { .. } => "not run",
+        f.write_str(match (&self.verdict, self.evidence) {
+            (Verdict::Again { .. }, _) => "to be run again",
+            (Verdict::NotRun { .. }, _) => "not run",
+            (Verdict::Holds, Evidence::Empirical) => "holds",
+            (Verdict::InPart, Evidence::Empirical) => "holds in part",
+            (Verdict::DoesNotHold, Evidence::Empirical) => "does not hold here",
+            (Verdict::Holds, Evidence::Calibrated) => "as calibrated",
+            (Verdict::InPart, Evidence::Calibrated) => "as calibrated, in part",
+            (Verdict::DoesNotHold, Evidence::Calibrated) => "not as calibrated",
+            (Verdict::Holds, Evidence::Check) => "passes",
+            (Verdict::InPart, Evidence::Check) => "passes in part",
+            (Verdict::DoesNotHold, Evidence::Check) => "fails",
         })
     }
 }
@@ -60,7 +73,15 @@ pub fn decide(
     results: &Arc<Results>,
 ) -> Result<Vec<Finding>, DefinitionError> {
     let claims = experiment.claims.iter().filter(|claim| is_in_size(&claim.sizes, size));
-    claims.map(|claim| find(claim, seeds, results)).collect()
+    let decide = |claim: &Claim| {
+        let mut finding = find(claim, seeds, results)?;
+        let is_run = !matches!(finding.verdict, Verdict::NotRun { .. });
+        if let Some(reason) = claim.again.get(size).filter(|_| is_run) {
+            finding.verdict = Verdict::Again { reason: reason.clone() };
+        }
+        Ok(finding)
+    };
+    claims.map(decide).collect()
 }
 
 /// Checks the claim's expressions against placeholder results, before any run.
@@ -90,6 +111,7 @@ fn find(claim: &Claim, seeds: &[u64], results: &Arc<Results>) -> Result<Finding,
         ours: "-".into(),
         mean: f64::NAN,
         seeds: seeds.len(),
+        evidence: claim.evidence,
         verdict: Verdict::DoesNotHold,
         rule: claim.holds.clone(),
     };

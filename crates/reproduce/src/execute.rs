@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use paceline_job::{
     Job, PrepareOptions, Prepared, Recipe, SimulateOptions, Task, Training, simulate,
 };
+use paceline_learn::Vector;
 use paceline_runtime::codec::Payload;
 use paceline_runtime::wire::{Entry, Tail};
 use paceline_runtime::{Line, Reader, Record};
@@ -131,6 +132,7 @@ fn with_pace(runs: &Runs, pace: Option<&Pace>) -> Runs {
             here.seconds_per_sample = pace.seconds_per_sample;
             here.seconds_per_gradient = pace.seconds_per_gradient;
             here.seconds_per_param = pace.seconds_per_param;
+            here.seconds_per_encoded = pace.seconds_per_encoded;
             here.seconds_per_handover = pace.seconds_per_handover;
         }
     }
@@ -332,7 +334,7 @@ fn with_bandwidth(run: &Run, prepared: &Prepared) -> Result<Scenario, ExecuteErr
         + prepared.batch as f64 * pace.seconds_per_sample
         + params as f64 * pace.seconds_per_param;
     let entry =
-        Entry::Sum { payload: Payload::dense(vec![0.0; params]).into(), tail: Tail::default() };
+        Entry::Sum { payload: Payload::dense(Vector::zeros(params)).into(), tail: Tail::default() };
     let steps = entry.steps(workers);
     let gradient = slowest * gradient + pace.seconds_per_handover;
     let step = exchange * gradient / f64::from(steps.count);

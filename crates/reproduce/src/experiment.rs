@@ -100,6 +100,12 @@ pub struct Claim {
     pub name: String,
     /// The paper's value, as text.
     pub paper: String,
+    /// What its verdict says.
+    #[serde(default)]
+    pub evidence: Evidence,
+    /// By size: why the stored runs no longer decide the claim, and have to be run again.
+    #[serde(default)]
+    pub again: BTreeMap<String, String>,
     /// Our value for one seed, as an expression; `$` is replaced by each element of `each`.
     pub ours: String,
     #[serde(default)]
@@ -116,6 +122,34 @@ pub struct Claim {
     /// The sizes that have this claim; empty means all.
     #[serde(default)]
     pub sizes: Vec<String>,
+}
+
+/// What the verdict on a claim says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Evidence {
+    /// It could have come out otherwise.
+    #[default]
+    Empirical,
+    /// The set-up was computed from the paper's figures, so that agreement with them is no evidence.
+    Calibrated,
+    /// It follows from arithmetic or from the clock, and would fail only if the simulator were wrong.
+    Check,
+}
+
+impl Evidence {
+    pub const ALL: [Evidence; 3] = [Evidence::Empirical, Evidence::Calibrated, Evidence::Check];
+
+    /// The heading of its table.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Evidence::Empirical => "Empirical claims",
+            Evidence::Calibrated => "Calibrated: the set-up was computed from the paper's figures",
+            Evidence::Check => {
+                "Checks of the simulator: they follow from arithmetic, or cannot tell methods apart"
+            }
+        }
+    }
 }
 
 /// The number format of a claim's value.

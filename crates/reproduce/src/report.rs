@@ -8,7 +8,7 @@ use paceline_watch::table::table;
 
 use crate::claims::{Finding, Verdict, decide};
 use crate::error::{DefinitionError, ExperimentError};
-use crate::experiment::Experiment;
+use crate::experiment::{Evidence, Experiment};
 use crate::figures::draw;
 use crate::result::{Measurement, Results};
 
@@ -35,21 +35,49 @@ impl<'a> ExperimentReport<'a> {
         Ok(ExperimentReport { experiment, size, seeds, results, findings })
     }
 
-    fn claims(&self) -> Vec<Vec<String>> {
-        let row = |finding: &Finding| {
-            let Finding { name, paper, ours, verdict, .. } = finding;
-            vec![name.clone(), paper.clone(), ours.clone(), verdict.to_string()]
-        };
-        self.findings.iter().map(row).collect()
+    fn of(&self, evidence: Evidence) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(move |finding| finding.evidence == evidence)
     }
 
-    /// The table of claims, for the terminal.
+    fn claims(&self, evidence: Evidence) -> Vec<Vec<String>> {
+        let row = |finding: &Finding| {
+            let Finding { name, paper, ours, .. } = finding;
+            vec![name.clone(), paper.clone(), ours.clone(), finding.to_string()]
+        };
+        self.of(evidence).map(row).collect()
+    }
+
+    /// The claims that have to be run again, by reason.
+    fn again(&self) -> Vec<String> {
+        let mut reasons: Vec<&String> = vec![];
+        for finding in &self.findings {
+            if let Verdict::Again { reason } = &finding.verdict
+                && !reasons.contains(&reason)
+            {
+                reasons.push(reason);
+            }
+        }
+        reasons.into_iter().map(|reason| format!("To be run again: {reason}.")).collect()
+    }
+
+    /// The tables of claims, for the terminal.
     pub fn text(&self) -> String {
         let Experiment { title, paper, .. } = self.experiment;
-        let table = table(&["claim", "paper", "ours", "verdict"], &self.claims(), &[]);
+        let mut tables = String::new();
+        for evidence in Evidence::ALL {
+            let claims = self.claims(evidence);
+            if !claims.is_empty() {
+                let table = table(&["claim", "paper", "ours", "verdict"], &claims, &[]);
+                tables += &format!("\n{}:\n\n{table}", evidence.heading());
+            }
+        }
+        let again = self.again();
+        if !again.is_empty() {
+            tables += &format!("\n{}\n", again.join("\n"));
+        }
         let remarks: String =
             self.results.remarks.iter().map(|remark| format!("Note: {remark}.\n")).collect();
-        format!("{title} ({paper}; {})\n\n{table}{remarks}", self.size())
+        format!("{title} ({paper}; {})\n{tables}{remarks}", self.size())
     }
 
     fn size(&self) -> String {
@@ -66,13 +94,13 @@ impl<'a> ExperimentReport<'a> {
 
     /// The page; `command` is the command line that reproduces it.
     pub fn html(&self, command: &str) -> Result<String, ExperimentError> {
-        let claims = CaptionedTable {
-            caption: format!("Claims of the paper and our results ({})", self.size()),
+        let claims = |evidence: Evidence| CaptionedTable {
+            caption: format!("{} ({})", evidence.heading(), self.size()),
             header: ["claim", "paper", "ours", "verdict", "holds if"].map(str::to_owned).to_vec(),
             rows: self
-                .claims()
+                .claims(evidence)
                 .into_iter()
-                .zip(&self.findings)
+                .zip(self.of(evidence))
                 .map(|(mut row, finding)| {
                     row.push(finding.rule.clone());
                     row
@@ -80,6 +108,7 @@ impl<'a> ExperimentReport<'a> {
                 .collect(),
             numbers: vec![],
         };
+        let tables = Evidence::ALL.into_iter().map(claims).filter(|table| !table.rows.is_empty());
         let runs = CaptionedTable {
             caption: "All runs, means over the seeds".to_owned(),
             header: ROW_HEADER.map(str::to_owned).to_vec(),
@@ -93,6 +122,7 @@ impl<'a> ExperimentReport<'a> {
         notes.push(format!(
             "Times are simulated, gradients are real. To repeat the experiment: {command}"
         ));
+        notes.extend(self.again());
         notes.extend(self.results.remarks.iter().map(|remark| format!("Note: {remark}.")));
         for finding in &self.findings {
             if let Verdict::NotRun { run } = &finding.verdict {
@@ -103,7 +133,7 @@ impl<'a> ExperimentReport<'a> {
         let article = Article {
             title: format!("{}: {}", self.experiment.title, self.experiment.paper),
             remarks: self.results.failures.iter().map(ToString::to_string).collect(),
-            tables: vec![claims, runs],
+            tables: tables.chain([runs]).collect(),
             figures,
             notes,
         };

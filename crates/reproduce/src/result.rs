@@ -166,7 +166,7 @@ impl Measurement {
             retimed: false,
             rate: outcome.learning_rate,
             seconds: outcome.seconds(),
-            to_target: outcome.time_to_target_seconds,
+            to_target: outcome.seconds_to_target,
             loss: outcome.loss,
             accuracy: outcome.accuracy,
             bytes: outcome.bytes_sent,

@@ -6,6 +6,7 @@
 //! Plain IEEE arithmetic in a fixed order, and random numbers from keyed dice: a simulated and a real
 //! cluster get the same bits.
 
+mod chunks;
 mod error;
 mod half;
 mod quantize;
@@ -17,8 +18,9 @@ mod top_k;
 use paceline_learn::{Dice, Vector, vector::add};
 use serde::{Deserialize, Serialize};
 
+pub use chunks::chunk;
 pub use error::{CodecError, PayloadError};
-pub use sum::{Adding, chunk};
+pub use sum::{Adding, add_dense, dice_of};
 
 /// How a vector is encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -145,6 +147,14 @@ impl Payload {
         self.learned.bytes() + 4 * self.buffers.len() as u64
     }
 
+    /// How many numbers a lossy codec has encoded in it.
+    pub fn numbers_encoded(&self) -> u64 {
+        match &self.learned {
+            Encoded::Dense(_) => 0,
+            encoded => encoded.len() as u64,
+        }
+    }
+
     pub fn decode(&self) -> Vector {
         let mut vector = self.learned.decode();
         vector.extend_from_slice(&self.buffers);
@@ -167,7 +177,7 @@ impl Payload {
         self.add_chunk(0, into);
     }
 
-    /// Whether a received payload is one of a replica with so many params and buffers, and its parts fit together. It may
+    /// Checks that a received payload belongs to a replica of `params` parameters and `buffers` buffers, and that its parts fit. It may
     /// be empty. Nothing is decoded before, so that a wrong length costs no memory.
     pub fn check(&self, params: usize, buffers: usize) -> Result<(), PayloadError> {
         let lengths = (self.learned.len(), self.buffers.len());
@@ -194,8 +204,12 @@ impl Payload {
 }
 
 impl Encoded {
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The length of the vector inside.
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         match self {
             Encoded::Dense(values) => values.len(),
             Encoded::Half(values) => values.len(),
@@ -245,8 +259,10 @@ impl Encoded {
     /// A vector to add payloads of this kind to: -0 is the float that leaves every other as it is,
     /// even -0; what a sparse payload does not list is +0.
     fn blank(&self) -> Vector {
-        let nothing = if matches!(self, Encoded::Sparse { .. }) { 0.0 } else { -0.0 };
-        vec![nothing; self.len()]
+        match self {
+            Encoded::Sparse { .. } => Vector::zeros(self.len()),
+            _ => Vector::filled(-0.0, self.len()),
+        }
     }
 
     /// Adds the decoded values from `start` on, as many as `into` holds.

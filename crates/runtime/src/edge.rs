@@ -65,9 +65,13 @@ pub enum Action {
         done: Option<Spans>,
     },
     /// Has the host evaluate the mean of these members' published values, after `samples` samples of the job; takes
-    /// no time. Only the first member asks, and only at the end of an epoch.
+    /// no time. Only the first member asks, [`Plan::evaluations_per_epoch`](crate::Plan) times per epoch.
+    /// `ends_epoch`: an epoch has ended since the last call, and the test set is evaluated too. `parts`: with more than 1, each of
+    /// so many members asks for its own replica after the same number of samples, and their mean is evaluated.
     Evaluate {
         samples: u64,
+        ends_epoch: bool,
+        parts: usize,
         of: Vec<WorkerId>,
         shelf: Shelf,
     },
@@ -83,17 +87,30 @@ pub enum Place {
     Theirs {
         size: usize,
         ahead: Spans,
+        moment: Moment,
     },
+}
+
+/// Where a job stands when a worker asks its host something. Synchronous members ask the same question at the same moment, so
+/// schedules and epochs that hosts derive from it agree.
+#[derive(Clone, Debug, Default)]
+pub struct Moment {
+    pub round: u64,
+    /// Samples of the job that steps before this one stand for; each step counts as all members' batches.
+    pub samples: u64,
+    /// The members on which all members agree.
+    pub view: Arc<View>,
 }
 
 /// What a worker asks of the host that holds its replica, optimizer and data; one question at a time.
 #[derive(Debug)]
 pub enum Ask {
     /// Compute the gradient at the replica over the samples at these positions. `ahead`: the positions that probably follow.
-    Compute { spans: Spans, ahead: Spans },
+    Compute { spans: Spans, ahead: Spans, moment: Moment },
     /// Take a step along the mean of this gradient. `rate` is the job's learning rate, with `factor` in it; a host that has a
     /// schedule of its own multiplies its rate by `factor`.
-    Apply { along: Along, rate: f32, factor: f32 },
+    /// `moment`: after this step.
+    Apply { along: Along, rate: f32, factor: f32, moment: Moment },
     /// Give the replica as one vector; the answer is [`Answer::Params`].
     Export,
     /// Replace the replica. `optimizer`: the state that the optimizer has from now on, in the host's own bytes; empty: that
@@ -192,10 +209,14 @@ impl News {
 #[derive(Debug)]
 pub enum ClusterOutput {
     Line(Line),
-    /// The replicas whose mean is to be evaluated.
+    /// The replicas whose mean is to be evaluated, with those of `parts - 1` other members after the same number of samples.
     Evaluate {
+        by: WorkerId,
         at: Duration,
         samples: u64,
+        /// Whether an epoch has ended, so that the test set is evaluated too.
+        ends_epoch: bool,
+        parts: usize,
         replicas: Vec<Arc<Vector>>,
     },
     Snapshot(Arc<Snapshot>),
@@ -209,11 +230,36 @@ pub fn published(shelves: &Shelves, of: &[WorkerId], shelf: Shelf) -> Vec<Arc<Ve
     of.iter().filter_map(|who| Some(shelves.get(&(*who, shelf))?.params.clone())).collect()
 }
 
+/// The mean of this many replicas, evenly spaced over the members, stands for the mean of all where each of them has to be sent:
+/// on real clusters, and within rounds.
+pub const EVALUATED_MAX: usize = 8;
+
+/// At most [`EVALUATED_MAX`] of these members, evenly spaced and with the first one.
+pub fn some_evenly(of: &[WorkerId]) -> Vec<WorkerId> {
+    let count = of.len().min(EVALUATED_MAX);
+    (0..count).map(|i| of[i * of.len() / count]).collect()
+}
+
 /// Memory that a compute thread owns and reuses for every gradient.
 #[derive(Default)]
 pub struct Workspace {
     pub scratch: Scratch,
     pub batch: Batch,
+    /// Where gradients are made, if not in memory of their own: where peers of the same host can read them. `None` if it is full.
+    pub memory: Option<Arc<dyn Fn(usize) -> Option<Vector> + Send + Sync>>,
+}
+
+impl Workspace {
+    /// A gradient over no samples yet.
+    pub fn zero_gradient(&self, size: usize) -> Gradient {
+        match self.memory.as_ref().and_then(|memory| memory(size)) {
+            Some(mut sum) => {
+                sum.fill(0.0);
+                Gradient { sum, ..Gradient::default() }
+            }
+            None => Gradient::zero(size),
+        }
+    }
 }
 
 /// Computes the gradient at a replica over the samples at the given positions.
@@ -245,6 +291,11 @@ pub trait Cluster {
     fn ask_host(&mut self, by: WorkerId, ticket: Ticket, ask: Ask) -> Option<Answer> {
         let _ = (by, ticket, ask);
         unreachable!("only workers of clusters that have hosts ask them")
+    }
+
+    /// Tells a worker's host which samples probably follow those that it computes; there is no answer.
+    fn show_host(&mut self, by: WorkerId, ahead: Spans) {
+        let _ = (by, ahead);
     }
 
     /// One step of a replica along a sum. A cluster that runs many workers in one process may remember the

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_learn::Dice;
-
-use crate::codec::Adding;
+use crate::codec::{Adding, dice_of};
 use crate::view::View;
 use crate::wire::{Entry, Standing, Tail};
 
@@ -55,9 +53,6 @@ impl Meeting {
     }
 
     /// The result, once all members have entered.
-    ///
-    /// Dice for lossy sums are keyed by the exchange: not by the view, since the exchange may be tried again in
-    /// another one, and not by the member that happens to compute it.
     pub fn end(self, seed: u64, view: Arc<View>, exchange: u64) -> ExchangeResult {
         let all = self.tails.len();
         let tails: Vec<Tail> = self.tails.into_iter().flatten().collect();
@@ -69,8 +64,7 @@ impl Meeting {
         if tails.is_empty() {
             return ExchangeResult::Gathered(Arc::new(standings));
         }
-        let mut dice = Dice::keyed(&[seed, exchange, u64::from(b'x')]);
-        let vector = self.adding.finish(&mut dice);
+        let vector = self.adding.finish(&mut dice_of(seed, exchange));
         ExchangeResult::Summed(Arc::new(Sum::new(exchange, view, vector, tails)))
     }
 }

@@ -3,7 +3,7 @@
 //! It is here, and not in a cluster, because every cluster has hosts in the same way. The host's thread is started elsewhere;
 //! the executor never calls a host, it waits for its answer.
 
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use paceline_learn::Gradient;
@@ -15,8 +15,10 @@ use crate::spans::Spans;
 /// The host's end of the line. If it is dropped before the worker's life has ended, the worker is lost with its host.
 pub struct HostLine {
     pub worker: WorkerId,
-    asks: Receiver<(Ticket, Ask)>,
+    messages: Receiver<ToHost>,
     reply: Reply,
+    /// A question that `peek` has found.
+    found: Option<(Ticket, Ask)>,
     /// The question that is not answered yet.
     open: Option<Ticket>,
     ahead: Spans,
@@ -26,24 +28,63 @@ pub struct HostLine {
 pub type Reply = Box<dyn Fn(Option<News>) + Send>;
 
 /// The cluster's end of the line. When it is dropped, the host is told that its worker's life has ended.
-pub type HostAsks = Sender<(Ticket, Ask)>;
+pub type HostAsks = Sender<ToHost>;
+
+/// What a cluster puts into the line.
+#[derive(Debug)]
+pub enum ToHost {
+    Asked(Ticket, Ask),
+    /// What this worker will probably compute after the last [`Ask::Compute`]: it was not known then. Nothing is answered.
+    Ahead(Spans),
+}
+
+/// What came of waiting for a question.
+#[derive(Debug)]
+pub enum Waited {
+    Asked(Ask),
+    /// Nothing was asked in that time.
+    Nothing,
+    /// The worker's life has ended.
+    Ended,
+}
 
 impl HostLine {
     pub fn new(worker: WorkerId, reply: Reply) -> (HostAsks, HostLine) {
-        let (sender, asks) = mpsc::channel();
-        (sender, HostLine { worker, asks, reply, open: None, ahead: Spans::new() })
+        let (sender, messages) = mpsc::channel();
+        let (found, open, ahead) = (None, None, Spans::new());
+        (sender, HostLine { worker, messages, reply, found, open, ahead })
     }
 
     /// Waits for the next question; `None` when the worker's life has ended. Every question is answered before the next one
     /// comes.
     #[expect(clippy::should_implement_trait, reason = "it waits, and each item must be answered")]
     pub fn next(&mut self) -> Option<Ask> {
-        let (ticket, ask) = self.asks.recv().ok()?;
+        loop {
+            match self.next_within(Duration::MAX) {
+                Waited::Asked(ask) => return Some(ask),
+                Waited::Ended => return None,
+                Waited::Nothing => {}
+            }
+        }
+    }
+
+    /// As [`next`](Self::next), but waits at most for this time: for hosts that must look at something else now and then.
+    pub fn next_within(&mut self, time: Duration) -> Waited {
+        let (ticket, ask) = loop {
+            match self.found.take() {
+                Some(question) => break question,
+                None => match self.messages.recv_timeout(time) {
+                    Ok(message) => self.take(message),
+                    Err(RecvTimeoutError::Timeout) => return Waited::Nothing,
+                    Err(RecvTimeoutError::Disconnected) => return Waited::Ended,
+                },
+            }
+        };
         self.open = Some(ticket);
         if let Ask::Compute { ahead, .. } = &ask {
             self.ahead = ahead.clone();
         }
-        Some(ask)
+        Waited::Asked(ask)
     }
 
     /// Answers [`Ask::Compute`]. `took`: how long the host computed, without waiting for its data.
@@ -58,10 +99,23 @@ impl HostLine {
         (self.reply)(Some(News::Hosted { ticket, answer }));
     }
 
-    /// The positions that this worker will probably compute next, after the last [`Ask::Compute`], at most so many; for
-    /// reading data ahead. Empty if they are not known yet. It never waits.
-    pub fn peek(&self, samples: u64) -> Spans {
+    /// Returns at most `samples` positions that this worker will probably compute after the last [`Ask::Compute`]; for
+    /// reading data ahead. Empty if they are not known yet: samples that are leased become known while the host computes. It
+    /// never waits.
+    pub fn peek(&mut self, samples: u64) -> Spans {
+        while self.found.is_none()
+            && let Ok(message) = self.messages.try_recv()
+        {
+            self.take(message);
+        }
         self.ahead.clone().take(samples)
+    }
+
+    fn take(&mut self, message: ToHost) {
+        match message {
+            ToHost::Asked(ticket, ask) => self.found = Some((ticket, ask)),
+            ToHost::Ahead(ahead) => self.ahead = ahead,
+        }
     }
 
     fn ticket(&mut self) -> Ticket {

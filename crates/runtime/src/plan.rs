@@ -16,6 +16,8 @@ pub struct Plan {
     pub seed: u64,
     pub samples_total: u64,
     pub samples_per_epoch: u64,
+    /// How often per epoch of samples the model that would be deployed is evaluated.
+    pub evaluations_per_epoch: u64,
     /// The ledger of a job that begins. One value, so that equal workers share it.
     pub ledger: Arc<Ledger>,
     /// Synchronous members wait at the end of a round while they are fewer than this.
@@ -41,6 +43,22 @@ pub struct Plan {
     pub saves: Option<SavePlan>,
     /// The snapshot that the job resumes from.
     pub resumed: Option<Arc<Snapshot>>,
+}
+
+impl Plan {
+    /// How many epochs, and how many intervals between evaluations, have ended after `samples` samples.
+    pub(crate) fn ended(&self, samples: u64) -> Ended {
+        let per_epoch = self.samples_per_epoch.max(1);
+        let intervals = u128::from(samples) * u128::from(self.evaluations_per_epoch);
+        Ended { epochs: samples / per_epoch, intervals: (intervals / u128::from(per_epoch)) as u64 }
+    }
+}
+
+/// What has ended since the beginning of the job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub epochs: u64,
+    pub intervals: u64,
 }
 
 /// Who holds a worker's replica, steps it with an optimizer, and computes its gradients.

@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_finished_sum_is_saved_with_its_tails() {
         let tail = Tail { samples: 2, weight: Some(7.0), ..Tail::default() };
-        let sum = Sum::new(3, Arc::default(), vec![1.0, 2.0], vec![tail.clone(), tail]);
+        let sum = Sum::new(3, Arc::default(), [1.0, 2.0].into(), vec![tail.clone(), tail]);
         let pending = PendingSum {
             number: 3,
             bytes: 0,
@@ -147,7 +147,7 @@ mod tests {
         let vectors = state.vectors();
         let find = |name: &str| {
             let found = vectors.iter().find(|(other, _)| *other == name);
-            found.map(|(_, vector)| Arc::new(vector.to_vec())).ok_or(())
+            found.map(|(_, vector)| Arc::new((*vector).into())).ok_or(())
         };
         read.fill(find).expect("all vectors are there");
 

@@ -235,9 +235,11 @@ impl Server {
         });
         self.port.tell(done);
         self.publish();
-        let (samples, per_epoch) = (self.done.len(), self.plan.samples_per_epoch.max(1));
-        if (samples - spans_len) / per_epoch < samples / per_epoch {
-            self.port.evaluate(samples, vec![who], Shelf::Center);
+        let samples = self.done.len();
+        let (before, ended) = (self.plan.ended(samples - spans_len), self.plan.ended(samples));
+        if before != ended {
+            let ends_epoch = before.epochs < ended.epochs;
+            self.port.evaluate(samples, ends_epoch, vec![who], Shelf::Center);
         }
     }
 

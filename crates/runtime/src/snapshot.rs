@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use paceline_learn::Vector;
 use paceline_learn::vector::mean;
+use serde::{Deserialize, Serialize};
 
 use crate::coordination::{Collected, Coordination, Saved, Word};
 use crate::ids::WorkerId;
 use crate::private::PrivateState;
 use crate::spans::Spans;
-use crate::wire::{Published, SharedState};
+use crate::wire::{Frame, FrameError, Framed, Published, ReceivedFrame, SharedState};
 
 /// When workers hand in parts, besides on request, when the job is stopped, and at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,8 +34,8 @@ pub struct Snapshot {
     pub center: Option<Published>,
 }
 
-/// The part of one member.
-#[derive(Clone, Debug)]
+/// The part of one member. Only its head is serialised; its vectors travel as frames.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerSnapshot {
     /// SnapshotParts of one snapshot have the same number.
     pub number: u64,
@@ -43,11 +44,35 @@ pub struct WorkerSnapshot {
 }
 
 impl WorkerSnapshot {
-    /// What the coordinator is told of this part. `done`: the samples in all replicas, if all members know them.
+    /// The message that tells the coordinator of this part. `done`: the samples in all replicas, if all members know them.
     pub fn word(&self, done: Option<Spans>) -> Word {
         // Parts of synchronous members belong together only if this is equal; asynchronous ones agree on nothing.
         let digest = if done.is_some() { self.shared.agreed.summary() } else { 0 };
         Word::HandedIn { snapshot: self.number, digest, done }
+    }
+}
+
+/// The private vectors come first: how many there are follows from the head.
+impl Framed for WorkerSnapshot {
+    fn frames(&self) -> Vec<Frame<'_>> {
+        let private = self.private.vectors().into_iter().map(|(_, vector)| Frame::Floats(vector));
+        private.chain(self.shared.frames()).collect()
+    }
+
+    fn fill(&mut self, mut frames: Vec<ReceivedFrame>) -> Result<(), FrameError> {
+        let names: Vec<&str> = self.private.vectors().into_iter().map(|(name, _)| name).collect();
+        let (expected, received) = (names.len(), frames.len());
+        if received < expected {
+            return Err(FrameError { expected, received });
+        }
+        let shared = frames.split_off(expected);
+        let private: BTreeMap<&str, Arc<Vector>> = names
+            .into_iter()
+            .zip(ReceivedFrame::vectors(frames)?.into_iter().map(Arc::new))
+            .collect();
+        self.private
+            .fill(|name| private.get(name).cloned().ok_or(FrameError { expected, received }))?;
+        self.shared.fill(shared)
     }
 }
 
@@ -69,7 +94,7 @@ impl Snapshot {
         Snapshot { done, workers, center }
     }
 
-    /// What the coordinator is told of it once it is stored.
+    /// The coordinator's entry for this snapshot, once it is stored.
     pub fn saved(&self) -> Saved {
         Saved { round: self.rounds_mean(), version: self.version(), done: self.done.clone() }
     }

@@ -23,6 +23,8 @@ use paceline_runtime::wire::{Extent, HEADER_BYTES, Letter, Published, Shelf};
 use paceline_runtime::{Line, Record, Snapshot, Spans, Sum, Ticket, WorkerId};
 
 use self::connection::Connection;
+use rustc_hash::FxHashMap;
+
 use crate::exchanges::{Ended, Exchanges, Receiver, RingMessage};
 use crate::hosts::{Hosts, StartHost};
 use crate::memo::Memo;
@@ -39,6 +41,8 @@ pub struct SimConfig {
     pub samples_total: u64,
     pub samples_per_epoch: u64,
     pub coordination: Coordination,
+    /// The samples that were applied before the run was resumed.
+    pub done: Spans,
 }
 
 pub struct SimCluster {
@@ -65,7 +69,7 @@ pub struct SimCluster {
     /// What outlives the coordinator's process: a state, and the entries logged since.
     stored: State,
     log: Vec<LogEntry>,
-    connections: BTreeMap<WorkerId, Connection>,
+    connections: FxHashMap<WorkerId, Connection>,
     /// Random numbers drawn for messages so far.
     draws: u64,
     /// How many events have happened.
@@ -74,6 +78,10 @@ pub struct SimCluster {
     at_once: u64,
     shelves: Arc<Mutex<Shelves>>,
     /// Reads of living peers that have not published anything yet.
+    /// When each server will have handled the calls that have arrived.
+    server_free: BTreeMap<WorkerId, Duration>,
+    /// The numbers that each worker has encoded since its last gradient.
+    encoded: BTreeMap<WorkerId, u64>,
     unanswered: Vec<Read>,
     parts: SnapshotParts,
     /// The newest snapshot, as if it were stored where no worker and no coordinator can be lost with it.
@@ -127,6 +135,12 @@ enum Scheduled {
         to: WorkerId,
         letter: Box<Letter>,
         transit: Transit,
+    },
+    /// It has passed the downlink and, if a server has to update its center by it, the letters before it.
+    Received {
+        from: WorkerId,
+        to: WorkerId,
+        letter: Box<Letter>,
     },
     Asked(Read),
     Value {
@@ -226,8 +240,15 @@ impl Ord for QueueEntry {
 
 impl SimCluster {
     pub fn new(scenario: Scenario, setting: SimConfig) -> SimCluster {
-        let SimConfig { seed, compute, threads, samples_total, samples_per_epoch, coordination } =
-            setting;
+        let SimConfig {
+            seed,
+            compute,
+            threads,
+            samples_total,
+            samples_per_epoch,
+            coordination,
+            done,
+        } = setting;
         let rules = Rules {
             patience: seconds(scenario.coordinator.patience),
             gathering: seconds(scenario.coordinator.gathering),
@@ -250,16 +271,18 @@ impl SimCluster {
             pool: Pool::new(compute, threads),
             hosts: None,
             rules,
-            stored: State::new(rules, Spans::new()),
+            stored: State::new(rules, done.clone()),
             log: vec![LogEntry::Started],
-            coordinator: Coordinator::new(rules, Spans::new()),
+            coordinator: Coordinator::new(rules, done),
             is_killed: false,
             restarts: 0,
-            connections: BTreeMap::new(),
+            connections: FxHashMap::default(),
             draws: 0,
             events: Rc::default(),
             at_once: 0,
             shelves: Arc::default(),
+            server_free: BTreeMap::new(),
+            encoded: BTreeMap::new(),
             unanswered: vec![],
             parts: SnapshotParts::default(),
             snapshot: None,
@@ -372,8 +395,11 @@ impl SimCluster {
             Scheduled::Ring(message) => self.pass_on(message),
             Scheduled::Letter { from, to, letter, transit } => {
                 if self.was_sent(from, transit.left) {
-                    self.tell(to, News::Letter { from, letter });
+                    self.receive(from, to, letter);
                 }
+            }
+            Scheduled::Received { from, to, letter } => {
+                self.tell(to, News::Letter { from, letter });
             }
             Scheduled::Asked(read) => self.answer(read),
             Scheduled::Value { from, to, ticket, value, left } => {
@@ -510,6 +536,22 @@ impl SimCluster {
         }
     }
 
+    /// The last byte of a letter would arrive now, if nobody else sent to this worker.
+    fn receive(&mut self, from: WorkerId, to: WorkerId, letter: Box<Letter>) {
+        let mut at = self.wires.receive(self.now, from, to, letter.bytes());
+        // A server handles one call after another, and each update of its center takes time.
+        if let Some(numbers) = letter.numbers_for_server() {
+            let free = self.server_free.entry(to).or_default();
+            *free = at.max(*free) + self.speed.serving(to, numbers);
+            at = *free;
+        }
+        if at > self.now {
+            self.at(at, Scheduled::Received { from, to, letter });
+        } else {
+            self.tell(to, News::Letter { from, letter });
+        }
+    }
+
     fn compute(&mut self, who: WorkerId, ticket: Ticket, at: Place, spans: Spans, updates: u32) {
         while let Some((sample, workers)) = self.sizes.front().copied()
             && spans.intervals().last().is_some_and(|(_, end)| *end > sample)
@@ -521,11 +563,12 @@ impl SimCluster {
             Place::Ours(params) => params.len(),
             Place::Theirs { size, .. } => *size,
         };
-        let cost = self.speed.cost(who, self.now, spans.len(), updates, size);
+        let encoded = self.encoded.remove(&who).unwrap_or(0);
+        let cost = self.speed.cost(who, self.now, spans.len(), (updates, size), encoded);
         let computing = match at {
             Place::Ours(params) => Some(self.pool.start(params, spans)),
-            Place::Theirs { ahead, .. } => {
-                self.hosts().ask(who, ticket, Ask::Compute { spans, ahead });
+            Place::Theirs { ahead, moment, .. } => {
+                self.hosts().ask(who, ticket, Ask::Compute { spans, ahead, moment });
                 None
             }
         };
@@ -564,6 +607,9 @@ impl Cluster for SimCluster {
                 self.compute(by, ticket, at, spans, updates);
             }
             Action::Exchange { ticket, view, number, entry } => {
+                if view.members.len() > 1 {
+                    *self.encoded.entry(by).or_default() += entry.numbers_encoded();
+                }
                 let (messages, ended) = self.exchanges.enter(
                     self.now,
                     &mut self.wires,
@@ -575,6 +621,9 @@ impl Cluster for SimCluster {
             }
             Action::Send { to, letter } => {
                 let bytes = letter.bytes();
+                if let Letter::Gradient { payload, .. } = &*letter {
+                    *self.encoded.entry(by).or_default() += payload.numbers_encoded();
+                }
                 self.exchanges.fall_out_of_step(&mut self.wires);
                 let transit = self.wires.send(self.now, by, to, bytes);
                 self.at(transit.arrives, Scheduled::Letter { from: by, to, letter, transit });
@@ -590,11 +639,12 @@ impl Cluster for SimCluster {
                 let read = Read { by, from, shelf, extent, ticket, waits };
                 self.at(asked, Scheduled::Asked(read));
             }
-            Action::Evaluate { samples, of, shelf } => {
+            Action::Evaluate { samples, ends_epoch, parts, of, shelf } => {
                 let shelves = self.shelves.lock().expect("no holder panics");
                 let replicas = published(&shelves, &of, shelf);
                 drop(shelves);
-                self.emit(ClusterOutput::Evaluate { at: self.now, samples, replicas });
+                let at = self.now;
+                self.emit(ClusterOutput::Evaluate { by, at, samples, ends_epoch, parts, replicas });
             }
             Action::Save { part, done } => self.hand_in(by, *part, done),
             Action::Tell(word) => {
@@ -658,6 +708,10 @@ impl Cluster for SimCluster {
                 None
             }
         }
+    }
+
+    fn show_host(&mut self, by: WorkerId, ahead: Spans) {
+        self.hosts().show(by, ahead);
     }
 
     fn descend(

@@ -5,13 +5,14 @@
 //! serial numbers that they would have. When something could tell members apart (a letter takes the uplink of one of them, or
 //! one withdraws), and at the last step, the event becomes n messages again. So the journal is the same as with messages.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_runtime::exchange::ExchangeResult;
 use paceline_runtime::wire::{Entry, Steps};
 use paceline_runtime::{Meeting, Ticket, View, WorkerId};
+use rustc_hash::FxHashMap;
 
 use crate::network::{Transit, Wires};
 use crate::scenario::RingModel;
@@ -50,12 +51,12 @@ pub struct Ended {
 pub struct Exchanges {
     seed: u64,
     sums: RingModel,
-    open: HashMap<Name, Ring>,
+    open: FxHashMap<Name, Ring>,
     /// Those that have ended and that some member has not reported: it may be stopped, or give up an exchange whose result
     /// is just on its way to it.
     ended: VecDeque<(Name, Ring)>,
     /// The newest view that each worker has entered.
-    entered: HashMap<WorkerId, u64>,
+    entered: FxHashMap<WorkerId, u64>,
 }
 
 struct Ring {
@@ -109,9 +110,9 @@ impl Exchanges {
         Exchanges {
             seed,
             sums,
-            open: HashMap::new(),
+            open: FxHashMap::default(),
             ended: VecDeque::new(),
-            entered: HashMap::new(),
+            entered: FxHashMap::default(),
         }
     }
 

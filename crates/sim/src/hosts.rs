@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver};
 
 use paceline_runtime::edge::{Ask, News};
-use paceline_runtime::host::HostAsks;
-use paceline_runtime::{HostLine, Ticket, WorkerId};
+use paceline_runtime::host::{HostAsks, ToHost};
+use paceline_runtime::{HostLine, Spans, Ticket, WorkerId};
 
 /// Gives a worker that starts its host.
 pub type StartHost = Box<dyn FnMut(HostLine)>;
@@ -43,7 +43,13 @@ impl Hosts {
     pub fn ask(&self, who: WorkerId, ticket: Ticket, ask: Ask) {
         if let Some(end) = self.ends.get(&who) {
             // A host that is gone says so with its last answer.
-            drop(end.asks.send((ticket, ask)));
+            drop(end.asks.send(ToHost::Asked(ticket, ask)));
+        }
+    }
+
+    pub fn show(&self, who: WorkerId, ahead: Spans) {
+        if let Some(end) = self.ends.get(&who) {
+            drop(end.asks.send(ToHost::Ahead(ahead)));
         }
     }
 

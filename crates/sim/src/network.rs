@@ -1,11 +1,11 @@
 //! When messages arrive: uplinks that send one message after another, latencies, racks and cuts.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use paceline_runtime::WorkerId;
+use rustc_hash::FxHashMap;
 
 use crate::scenario::{Cut, DeadLink, Direction, During, Network, Rack, Scenario, seconds};
 
@@ -15,8 +15,9 @@ pub struct Wires {
     away: Vec<During>,
     dead_links: Vec<DeadLink>,
     coordinator_latency: f64,
-    uplink_free: HashMap<WorkerId, Duration>,
+    uplink_free: FxHashMap<WorkerId, Duration>,
     rack_free: Vec<Duration>,
+    downlink_free: FxHashMap<WorkerId, Duration>,
     /// Everything that was sent, headers included.
     pub bytes: Rc<Cell<u64>>,
 }
@@ -39,7 +40,8 @@ impl Wires {
             dead_links: scenario.dead_links.clone(),
             coordinator_latency: coordinator.latency.unwrap_or(network.latency),
             network,
-            uplink_free: HashMap::new(),
+            uplink_free: FxHashMap::default(),
+            downlink_free: FxHashMap::default(),
             bytes: Rc::default(),
         }
     }
@@ -61,6 +63,18 @@ impl Wires {
         }
         arrives += self.latency(from, to);
         Transit { left, arrives: self.after_cuts(from, to, arrives) }
+    }
+
+    /// When a letter whose last byte would arrive now is here: letters of several senders share the downlink. (In a ring, each
+    /// member receives one message at a time.)
+    pub fn receive(&mut self, now: Duration, from: WorkerId, to: WorkerId, bytes: u64) -> Duration {
+        if from == to {
+            return now;
+        }
+        let passing = seconds(bytes as f64 / self.bandwidth(to));
+        let free = self.downlink_free.entry(to).or_default();
+        *free = now.max(*free + passing);
+        *free
     }
 
     /// Each member of a ring sends a message to the next one; all links are equal and free. What they occupy is noted by
@@ -187,5 +201,29 @@ impl Wires {
                 && (seconds(cut.from)..seconds(cut.to)).contains(&at)
         });
         cut.map_or(at, |cut| self.after_coordinator_cuts(who, direction, seconds(cut.to)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_that_arrive_together_share_the_downlink() {
+        let mut scenario = Scenario { workers: 4, ..Scenario::default() };
+        (scenario.network.bytes_per_second, scenario.network.latency) = (1000.0, 0.0);
+        let mut wires = Wires::new(&scenario);
+        let server = WorkerId(0);
+
+        let here: Vec<f64> = (1..4)
+            .map(|from| {
+                let sent = wires.send(Duration::ZERO, WorkerId(from), server, 1000);
+                wires.receive(sent.arrives, WorkerId(from), server, 1000).as_secs_f64()
+            })
+            .collect();
+
+        assert_eq!(here, [1.0, 2.0, 3.0]);
+        let later = Duration::from_secs(10);
+        assert_eq!(wires.receive(later, WorkerId(1), server, 1000), later, "nobody else sends");
     }
 }

@@ -1,10 +1,10 @@
 //! How long a worker takes, as a function of (seed, worker, time), so that compared strategies meet the same cluster.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use paceline_learn::Dice;
 use paceline_runtime::WorkerId;
+use rustc_hash::FxHashMap;
 
 use crate::scenario::{Disturbance, Pace, seconds};
 
@@ -12,7 +12,7 @@ pub struct Speed {
     seed: u64,
     pace: Pace,
     workers: u32,
-    disturbed: HashMap<WorkerId, Disturbed>,
+    disturbed: FxHashMap<WorkerId, Disturbed>,
 }
 
 /// A worker's chain of disturbances, evaluated up to interval `next`.
@@ -29,23 +29,31 @@ const STRAGGLER: u64 = 13;
 
 impl Speed {
     pub fn new(seed: u64, pace: Pace, workers: u32) -> Speed {
-        Speed { seed, pace, workers, disturbed: HashMap::new() }
+        Speed { seed, pace, workers, disturbed: FxHashMap::default() }
     }
 
-    /// The time of a gradient that starts now; a change of speed takes effect with the next gradient.
+    /// The time of a gradient that starts now, and of what this worker has updated and encoded since the last one; a change of speed takes effect with the next gradient.
     pub fn cost(
         &mut self,
         who: WorkerId,
         now: Duration,
         samples: u64,
-        updates: u32,
-        params: usize,
+        (updates, params): (u32, usize),
+        encoded: u64,
     ) -> Duration {
         let pace = &self.pace;
         let computing = pace.seconds_per_gradient + samples as f64 * pace.seconds_per_sample;
         let updating = f64::from(updates) * params as f64 * pace.seconds_per_param;
+        let encoding = encoded as f64 * pace.seconds_per_encoded;
         let handing_over = pace.seconds_per_handover;
-        seconds((computing + updating) * self.factor(who, now) + handing_over)
+        seconds((computing + updating + encoding) * self.factor(who, now) + handing_over)
+    }
+
+    /// The time in which a server updates `numbers` numbers of its center.
+    pub fn serving(&self, who: WorkerId, numbers: usize) -> Duration {
+        let relative = &self.pace.relative;
+        let factor = relative[who.0 as usize % relative.len()];
+        seconds(numbers as f64 * self.pace.seconds_per_param * factor)
     }
 
     fn factor(&mut self, who: WorkerId, now: Duration) -> f64 {
@@ -106,7 +114,7 @@ mod tests {
         };
         let mut speed = Speed::new(1, pace, 2);
 
-        let costs = [0, 1].map(|id| speed.cost(WorkerId(id), Duration::ZERO, 16, 0, 10));
+        let costs = [0, 1].map(|id| speed.cost(WorkerId(id), Duration::ZERO, 16, (0, 10), 0));
 
         assert_eq!(costs, [16_100, 64_100].map(Duration::from_micros));
     }

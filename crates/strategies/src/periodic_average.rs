@@ -110,7 +110,7 @@ mod tests {
             period: Period::adaptive(4),
             outer: OuterStep::new(Outer::Diloco { rate: 0.7, momentum: 0.9 }),
         };
-        strategy.outer.momentum = Arc::new(vec![0.1, -2.5e-8]);
+        strategy.outer.momentum = Arc::new([0.1, -2.5e-8].into());
 
         let memory = strategy.save();
         assert_eq!(*memory.vectors["outer.momentum"], [0.1, -2.5e-8]);

@@ -9,6 +9,8 @@ pub(crate) struct Axis {
     from: f64,
     to: f64,
     logarithmic: bool,
+    /// Ticks at these values instead of round ones.
+    marked: Vec<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -21,14 +23,28 @@ impl Axis {
     /// A linear axis; extended if `from` and `to` are nearly equal.
     pub fn linear(title: impl Into<String>, from: f64, to: f64) -> Axis {
         let to = if to - from > 1e-100 { to } else { from + from.abs().max(1.0) };
-        Axis { title: title.into(), from, to, logarithmic: false }
+        Axis { title: title.into(), from, to, logarithmic: false, marked: vec![] }
     }
 
     /// A logarithmic axis; `from` and `to` must be above 0.
     pub fn logarithmic(title: impl Into<String>, from: f64, to: f64) -> Axis {
         assert!(from > 0.0 && to >= from, "a logarithmic axis cannot go from {from} to {to}");
         let (from, to) = if to > 1.02 * from { (from, to) } else { (from / 1.5, to * 1.5) };
-        Axis { title: title.into(), from, to, logarithmic: true }
+        Axis { title: title.into(), from, to, logarithmic: true, marked: vec![] }
+    }
+
+    /// The same axis with ticks at the powers of two among the data, if most of these are some, such as numbers of
+    /// workers.
+    pub fn at_powers_of_two(self, values: impl Iterator<Item = f64>) -> Axis {
+        let mut marked: Vec<f64> = values.collect();
+        marked.sort_by(f64::total_cmp);
+        marked.dedup();
+        let all = marked.len();
+        marked.retain(|value| *value >= 1.0 && value.log2().fract() == 0.0);
+        if marked.len() < 2 || marked.len() > TICKS_MAX + 2 || 2 * marked.len() <= all {
+            return self;
+        }
+        Axis { marked, ..self }
     }
 
     /// The position of a value: 0 at the start of the axis, 1 at its end.
@@ -41,6 +57,10 @@ impl Axis {
     }
 
     pub fn ticks(&self) -> Vec<Tick> {
+        if !self.marked.is_empty() {
+            let tick = |value: &f64| Tick { value: *value, text: value.to_string() };
+            return self.marked.iter().map(tick).collect();
+        }
         let decades = (self.to / self.from).log10();
         // A range of less than a factor of two holds too few round numbers.
         if self.logarithmic && decades > 0.3 {
@@ -141,6 +161,18 @@ mod tests {
 
         for (axis, expected) in table {
             assert_eq!(texts(&axis), expected, "{axis:?}");
+        }
+    }
+
+    #[test]
+    fn powers_of_two_get_ticks_of_their_own() {
+        let axis = |values: &[f64]| {
+            Axis::logarithmic("", 4.0, 32.0).at_powers_of_two(values.iter().copied())
+        };
+
+        assert_eq!(texts(&axis(&[8.0, 4.0, 4.0, 32.0, 16.0, 20.0])), ["4", "8", "16", "32"]);
+        for others in [&[4.0, 6.0, 9.0, 32.0][..], &[8.0]] {
+            assert_eq!(texts(&axis(others)), ["5", "10", "20"]);
         }
     }
 

@@ -1,8 +1,9 @@
 //! Loss, accuracy, learning rate and strategy metrics of a run, over time and over epochs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use paceline_runtime::journal::weight_of;
+use paceline_runtime::journal::{Past, PastLoss, PastScore, weight_of};
 use paceline_runtime::{Line, Reader, Record, SampleTally};
 
 pub use crate::series::Point;
@@ -75,6 +76,27 @@ impl Curves {
         self.tally.samples_per_epoch
     }
 
+    /// A run is resumed that was started again: its curves are those of its checkpoint.
+    fn resume(&mut self, past: &Past) {
+        let width = self.bin_width();
+        (self.loss, self.rate) = (Series::new(width), Series::new(width));
+        (self.test_loss, self.accuracy) = (Series::new(1), Series::new(1));
+        let point = |tally: &SampleTally, at: Duration, samples, value| Point {
+            at: at.as_secs_f64(),
+            epochs: tally.epochs(samples),
+            value,
+        };
+        for PastLoss { at, samples, loss, weight, rate } in past.losses.iter().copied() {
+            let first = samples.saturating_sub(1);
+            self.loss.add(first, point(&self.tally, at, samples, loss), weight);
+            self.rate.add(first, point(&self.tally, at, samples, rate.into()), weight);
+        }
+        for PastScore { at, samples, loss, accuracy } in past.scores.iter().copied() {
+            self.accuracy.add(samples, point(&self.tally, at, samples, accuracy), 1.0);
+            self.test_loss.add(samples, point(&self.tally, at, samples, loss), 1.0);
+        }
+    }
+
     fn bin_width(&self) -> u64 {
         self.tally.samples_per_epoch / BINS_PER_EPOCH
     }
@@ -93,6 +115,7 @@ impl Reader for Curves {
                 self.loss = Series::new(self.bin_width());
                 self.rate = Series::new(self.bin_width());
             }
+            Record::Resumed { past: Some(past), .. } => self.resume(past),
             Record::Applied { spans, loss_sum, weight, rate, .. } if new > 0 => {
                 let weight = weight_of(spans.len(), *weight);
                 let rate = self.point(line, samples, f64::from(*rate));
@@ -125,8 +148,6 @@ impl Reader for Curves {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use paceline_runtime::{Spans, WorkerId};
 
     use super::*;
@@ -273,7 +294,15 @@ mod tests {
             read(
                 &mut curves,
                 0,
-                Record::Resumed { round: 4, version: 4, spans, loss_first, loss_last },
+                Record::Resumed {
+                    round: 4,
+                    version: 4,
+                    spans,
+                    loss_first,
+                    loss_last,
+                    samples_total: None,
+                    past: None,
+                },
             );
             let who = WorkerId(7);
             let adopted = Some(WorkerId(0));
@@ -286,6 +315,45 @@ mod tests {
             assert_eq!(curves.samples(), expected, "together: {together}");
             let epochs: Vec<f64> = curves.loss().iter().map(|point| point.epochs).collect();
             assert!(epochs[0] > 2.0 && epochs[0] < 2.2, "{epochs:?}");
+        }
+    }
+
+    /// The journal of a run that was killed after its checkpoint of 40 samples, and of the run that resumed it.
+    #[test]
+    fn a_resumed_run_keeps_the_curves_of_its_checkpoint() {
+        for together in [true, false] {
+            let mut curves = curves(together);
+            for (second, from) in [(1, 0), (2, 20), (3, 40)] {
+                read(&mut curves, second, applied(0, from, from + 20, 10.0 - second as f64));
+            }
+            let mut past = Past::new(10);
+            for (second, samples, loss) in [(1, 20, 9.0), (2, 40, 8.0)] {
+                let (at, weight, rate) = (Duration::from_secs(second), 20.0, 0.5);
+                past.add_loss(PastLoss { at, samples, loss, weight, rate });
+            }
+            let (at, samples, loss) = (Duration::from_secs(2), 40, 1.0);
+            past.add_score(PastScore { at, samples, loss, accuracy: 0.25 });
+            past.samples_computed = 40;
+
+            read(
+                &mut curves,
+                3,
+                Record::Resumed {
+                    round: 2,
+                    version: 2,
+                    spans: Spans::one(0, 40),
+                    loss_first: None,
+                    loss_last: None,
+                    samples_total: Some(1000),
+                    past: Some(Box::new(past)),
+                },
+            );
+            read(&mut curves, 4, applied(0, 40, 60, 6.0));
+
+            assert_eq!(curves.samples(), 60, "together: {together}");
+            assert_eq!(values(curves.loss()), [9.0, 8.0, 6.0]);
+            assert_eq!(values(curves.accuracy()), [0.25]);
+            assert_eq!(curves.rate().len(), 3);
         }
     }
 

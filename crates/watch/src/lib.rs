@@ -1,6 +1,7 @@
 //! Draws journals, live or recorded, and figures that compare several runs. This crate only reads journals; it does not depend on how runs are made.
 
 pub mod article;
+pub mod aside;
 mod axis;
 pub mod bars;
 pub mod curves;
@@ -29,7 +30,7 @@ pub use bars::Bars;
 pub use curves::{Curves, Point};
 pub use error::OutputError;
 pub use figure::{BarSeries, Drawing, Figure, Line, RangePoint, Scale};
-pub use plot::{Run, comparison};
+pub use plot::{Goal, Measured, Run, comparison};
 pub use report::{Facts, Report};
 pub use tensorboard::TensorBoard;
 pub use timeline::Timeline;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::bars::SHADES;
-use crate::panel::{COLORS, FRAME, GRID};
+use crate::panel::{COLORS, FRAME, GRID, MUTED_COLOR};
 use crate::svg::{INK, PAPER, xml};
 
 /// A whole page; `kind` is the CSS class of its main element.
@@ -28,8 +28,8 @@ pub(crate) fn remarks(remarks: &[String]) -> String {
 /// An inline SVG that fills the available width.
 pub(crate) fn drawing(title: &str, width: f64, height: f64, svg: &str) -> String {
     format!(
-        "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\" \
-         font-family=\"sans-serif\" font-size=\"11\" fill=\"{INK}\">{svg}</svg>\n",
+        "<div class=\"drawing\"><svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\" \
+         font-family=\"sans-serif\" font-size=\"11\" fill=\"{INK}\">{svg}</svg></div>\n",
         xml(title)
     )
 }
@@ -73,6 +73,12 @@ figcaption { margin: .3rem 0; }
 .sheet figcaption { font-weight: bold; }
 figure table { display: block; overflow-x: auto; }
 figure th { border-bottom: 1px solid; }
+@media (max-width: 40rem) {
+  .drawing, table { display: block; overflow-x: auto; }
+  .drawing svg { min-width: 32rem; }
+  .bar .drawing svg { min-width: 0; }
+  .panels { grid-template-columns: minmax(0, 1fr); }
+}
 @media print { .panels svg, figure { break-inside: avoid; } }
 ";
 
@@ -86,6 +92,7 @@ fn dark() -> String {
         (INK, "#dddddd"),
         (GRID, "#3a3a3a"),
         (FRAME, "#9a9a9a"),
+        (MUTED_COLOR, "#5c5c5c"),
         ("#c00000", "#ff7070"),
     ];
     let mut css = String::from("body { background: #16181c; color: #dddddd; }\n");

@@ -11,6 +11,11 @@ pub(crate) const COLORS: [&str; 8] =
 const DASHES: [&str; 8] =
     ["none", "7 3", "2 2.5", "9 3 2 3", "14 4", "5 2 1 2 1 2", "3 6", "15 3 3 3 3 3"];
 
+/// Looks without a color of their own: of lines that are only there for comparison, and of the target of all.
+pub(crate) const MUTED: usize = usize::MAX - 1;
+pub(crate) const TARGET: usize = usize::MAX;
+pub(crate) const MUTED_COLOR: &str = "#b4b4b4";
+
 pub(crate) const GRID: &str = "#e3e3e3";
 pub(crate) const FRAME: &str = "#555555";
 
@@ -35,7 +40,7 @@ pub(crate) struct Panel {
 /// One line of a panel.
 pub(crate) struct Stroke {
     pub label: String,
-    /// The index of its combination of color and dashes.
+    /// The index of its combination of color and dashes, or one of the looks without color.
     pub look: usize,
     pub points: Vec<(f64, f64)>,
 }
@@ -124,7 +129,7 @@ impl Panel {
         let edge = plot.x + plot.width + 2.0;
         let mut svg = String::new();
         for End { stroke: line, x, y, label: (start, height) } in self.ends(plot) {
-            let color = COLORS[line.look % COLORS.len()];
+            let color = color(line.look);
             let leader = format!("M{x:.1} {y:.1}H{edge:.1}L{start:.1} {height:.1}");
             let sample = format!("M{start:.1} {height:.1}h{:.1}", SAMPLE - 5.0);
             let _ = write!(svg, r#"<circle cx="{x:.1}" cy="{y:.1}" r="2.4" fill="{color}"/>"#);
@@ -179,8 +184,21 @@ pub(crate) fn left(axis: &Axis) -> f64 {
     (24.0 + CHARACTER * widest as f64).max(LEFT)
 }
 
+fn color(look: usize) -> &'static str {
+    match look {
+        MUTED => MUTED_COLOR,
+        TARGET => FRAME,
+        look => COLORS[look % COLORS.len()],
+    }
+}
+
 /// A path in the color and dashes of a look.
 fn drawn(look: usize, path: &str) -> String {
+    match look {
+        MUTED => return stroke(color(look), r#"stroke-width="1""#, path),
+        TARGET => return stroke(color(look), r#"stroke-width="1" stroke-dasharray="3 3""#, path),
+        _ => {}
+    }
     let lap = look / COLORS.len();
     let (color, dash) = (COLORS[look % COLORS.len()], DASHES[(look + 3 * lap) % DASHES.len()]);
     let width = if lap.is_multiple_of(2) { 1.9 } else { 1.2 };

@@ -4,19 +4,62 @@ use std::time::Duration;
 
 use crate::axis::{Axis, time_unit};
 use crate::bars::{Bars, IDS, legend, scale};
-use crate::curves::{Curves, Point};
-use crate::panel::{Panel, Place, Stroke};
-use crate::points::{DIVERGED, brief, shortened, smoothed, thinned};
+use crate::curves::Point;
+use crate::panel::{MUTED, Panel, Place, Stroke, TARGET};
+use crate::points::{DIVERGED, shortened, thinned};
 use crate::svg::{BOLD, file, text};
-use crate::table::{count, duration};
+use crate::table::{count, duration, number};
 use crate::timeline::Timeline;
 
 /// A run in a comparison.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
     pub name: &'a str,
-    pub curves: &'a Curves,
+    /// As the run reports them: their last values are those of the table.
+    pub loss: &'a [Point],
+    /// From 0 to 1.
+    pub accuracy: &'a [Point],
     pub timeline: &'a Timeline,
+}
+
+/// What losses and accuracies of a comparison were measured on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measured {
+    /// Both on held-out samples, of the model that would be deployed.
+    Validation,
+    /// The loss on the samples that workers trained with, smoothed; the accuracy on the test set.
+    Training,
+}
+
+impl Measured {
+    fn loss(self) -> &'static str {
+        match self {
+            Measured::Validation => "validation loss",
+            Measured::Training => "training loss",
+        }
+    }
+
+    fn loss_axis(self) -> &'static str {
+        match self {
+            Measured::Validation => "validation loss, log",
+            Measured::Training => "training loss (smoothed), log",
+        }
+    }
+
+    fn accuracy(self) -> &'static str {
+        match self {
+            Measured::Validation => "validation accuracy",
+            Measured::Training => "test accuracy",
+        }
+    }
+}
+
+/// What the runs are to reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    Loss(f64),
+    /// From 0 to 1.
+    Accuracy(f64),
 }
 
 const WIDTH: f64 = 1280.0;
@@ -24,101 +67,189 @@ const MARGIN: f64 = 20.0;
 
 const PANELS_TOP: f64 = 52.0;
 const PANELS_HEIGHT: f64 = 350.0;
-const LOSS_TITLE: &str = "training loss (mean of 1/2 epoch), log";
 
 const WORKERS_MAX: usize = 12;
 const PITCH: f64 = 9.0;
 
-/// A self-contained SVG that compares runs; legible up to 16 of them.
-pub fn comparison(title: &str, runs: &[Run]) -> String {
+/// More lines than this cannot be told apart by color: then only the best have one.
+const LINES_MAX: usize = 8;
+const BEST: usize = 6;
+const NAME_MAX: usize = 30;
+
+/// Runs with the same curves, drawn as one.
+struct Group<'a> {
+    name: String,
+    run: Run<'a>,
+    look: usize,
+}
+
+/// A self-contained SVG that compares runs in virtual time, the best first. Runs with the same curves are drawn as one,
+/// and of many runs only the best have a color.
+pub fn comparison(title: &str, runs: &[Run], on: Measured, goal: Option<Goal>) -> String {
+    let groups = groups(runs);
+    let judged = Judged { on, goal };
     let width = (WIDTH - 3.0 * MARGIN) / 2.0;
     let left = Place { x: MARGIN, y: PANELS_TOP, width, height: PANELS_HEIGHT };
     let right = Place { x: 2.0 * MARGIN + width, ..left };
     let style = r#"font-size="17" font-weight="bold""#;
     let mut body = text(MARGIN, 30.0, style, &shortened(title, 120));
-    for (panel, place, what) in
-        [(loss_over_time(runs), left, "training loss"), (second(runs), right, "test accuracy")]
-    {
+    for (panel, place, what) in [
+        (judged.loss_over_time(&groups), left, on.loss()),
+        (judged.second(&groups), right, on.accuracy()),
+    ] {
         let nothing = || {
             let (x, y) = (place.x + MARGIN, place.y + PANELS_HEIGHT / 2.0);
             text(x, y, "", &format!("no {what} recorded"))
         };
         body += &panel.map_or_else(nothing, |panel| panel.svg(place));
     }
-    let (timelines, bottom) = timelines(runs, PANELS_TOP + PANELS_HEIGHT + 34.0);
+    let (timelines, bottom) = timelines(&groups, PANELS_TOP + PANELS_HEIGHT + 34.0);
     let height = (bottom + MARGIN).ceil();
     file(WIDTH, height, &(body + &timelines))
 }
 
-fn loss_over_time(runs: &[Run]) -> Option<Panel> {
-    let (unit, seconds) = time_unit(end_of_all(runs));
-    let x = Axis::linear(format!("time, {unit}"), 0.0, end_of_all(runs) / seconds);
-    loss_panel("Training loss over time", runs, x, |point| point.at / seconds)
+fn groups<'a>(runs: &[Run<'a>]) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group> = vec![];
+    for run in runs {
+        let is_same = |group: &&mut Group| {
+            let (one, other) = (&group.run, run);
+            !run.loss.is_empty() && one.loss == other.loss && one.accuracy == other.accuracy
+        };
+        match groups.iter_mut().find(is_same) {
+            Some(group) => group.name = format!("{} = {}", group.name, run.name),
+            None => groups.push(Group { name: run.name.to_owned(), run: *run, look: groups.len() }),
+        }
+    }
+    if groups.len() > LINES_MAX {
+        groups.iter_mut().skip(BEST).for_each(|group| group.look = MUTED);
+    }
+    groups
 }
 
-/// Test accuracy over time, or training loss over epochs if no run was evaluated.
-fn second(runs: &[Run]) -> Option<Panel> {
-    if runs.iter().any(|run| !run.curves.accuracy().is_empty()) {
-        return Some(accuracy_over_time(runs));
-    }
-    let ends = runs.iter().filter_map(|run| run.curves.loss().last());
-    let x = Axis::linear("epochs", 0.0, ends.map(|point| point.epochs).fold(0.0, f64::max));
-    loss_panel("Training loss over epochs", runs, x, |point| point.epochs)
+/// The time axis, and the length of its unit in seconds.
+fn time(groups: &[Group]) -> (Axis, f64) {
+    let end = end_of_all(groups);
+    let (unit, seconds) = time_unit(end);
+    (Axis::linear(format!("virtual time, {unit}"), 0.0, end / seconds), seconds)
 }
 
-fn loss_panel(title: &str, runs: &[Run], x: Axis, across: impl Fn(&Point) -> f64) -> Option<Panel> {
-    let lines: Vec<Vec<Point>> = runs.iter().map(|run| smoothed(run.curves.loss())).collect();
-    let values = || lines.iter().flatten().map(|point| point.value);
-    let (lowest, highest) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
-    let firsts = lines.iter().filter_map(|line| line.first()).map(|point| point.value);
-    // A diverging run must not compress the curves of the others.
-    let ceiling = highest.min(DIVERGED * firsts.fold(0.0, f64::max));
-    if highest == 0.0 {
-        return None;
-    }
-    let stroke = |(look, (run, line)): (usize, (&Run, &Vec<Point>))| {
-        let last = line.last()?.value;
-        let diverged = last > ceiling || !run.curves.loss().last()?.value.is_finite();
-        let outside = line.iter().position(|point| diverged && point.value > ceiling);
-        let line = thinned(&line[..outside.map_or(line.len(), |i| i + 1)]);
-        let points = line.iter().map(|point| (across(point), point.value)).collect();
-        let end = if diverged { "diverged".to_owned() } else { brief(last) };
-        let label = format!("{} {end}", shortened(run.name, 22));
-        Some(Stroke { label, look, points })
-    };
-    let strokes = runs.iter().zip(&lines).enumerate().filter_map(stroke).collect();
-    let y = Axis::logarithmic(LOSS_TITLE, lowest.min(ceiling), ceiling);
-    Some(Panel { title: title.to_owned(), x, y, strokes })
+/// How runs are judged.
+#[derive(Clone, Copy)]
+struct Judged {
+    on: Measured,
+    goal: Option<Goal>,
 }
 
-fn accuracy_over_time(runs: &[Run]) -> Panel {
-    let (unit, seconds) = time_unit(end_of_all(runs));
-    let is_drawable = |point: &&Point| point.value.is_finite();
-    let all = || runs.iter().flat_map(|run| run.curves.accuracy()).filter(is_drawable);
-    let lowest = all().map(|point| point.value).fold(1.0, f64::min);
-    let highest = all().map(|point| point.value).fold(0.0, f64::max);
-    let margin = 0.03 * (highest - lowest).max(0.01);
-    let (from, to) = ((lowest - margin).max(0.0), (highest + margin).min(1.0));
-    let stroke = |(look, run): (usize, &Run)| {
-        let scores = run.curves.accuracy();
-        let drawn: Vec<Point> = scores.iter().filter(is_drawable).copied().collect();
-        let place = |point: &Point| (point.at / seconds, 100.0 * point.value);
-        let points: Vec<(f64, f64)> = thinned(&drawn).iter().map(place).collect();
-        let label = format!("{} {:.1} %", shortened(run.name, 22), points.last()?.1);
-        Some(Stroke { label, look, points })
-    };
-    Panel {
-        title: "Test accuracy over time".to_owned(),
-        x: Axis::linear(format!("time, {unit}"), 0.0, end_of_all(runs) / seconds),
-        y: Axis::linear("test accuracy, %", 100.0 * from, 100.0 * to),
-        strokes: runs.iter().enumerate().filter_map(stroke).collect(),
+impl Judged {
+    fn loss_over_time(self, groups: &[Group]) -> Option<Panel> {
+        let (x, seconds) = time(groups);
+        let end = end_of_all(groups) / seconds;
+        self.loss_panel("over time", groups, (x, end), |point| point.at / seconds)
     }
+
+    /// The accuracy over time, or the loss over epochs if there is no accuracy.
+    fn second(self, groups: &[Group]) -> Option<Panel> {
+        if groups.iter().any(|group| !group.run.accuracy.is_empty()) {
+            return Some(self.accuracy_over_time(groups));
+        }
+        let ends = groups.iter().filter_map(|group| group.run.loss.last());
+        let end = ends.map(|point| point.epochs).fold(0.0, f64::max);
+        let x = Axis::linear("epochs", 0.0, end);
+        self.loss_panel("over epochs", groups, (x, end), |point| point.epochs)
+    }
+
+    fn loss_panel(
+        self,
+        over: &str,
+        groups: &[Group],
+        (x, end): (Axis, f64),
+        across: impl Fn(&Point) -> f64,
+    ) -> Option<Panel> {
+        let is_drawable = |point: &&Point| point.value.is_finite() && point.value > 0.0;
+        let drawable = |group: &Group| group.run.loss.iter().filter(is_drawable).copied().collect();
+        let lines: Vec<Vec<Point>> = groups.iter().map(drawable).collect();
+        let wanted = match self.goal {
+            Some(Goal::Loss(loss)) if loss > 0.0 => Some(loss),
+            _ => None,
+        };
+        let values = || lines.iter().flatten().map(|point| point.value);
+        let (lowest, highest) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
+        let firsts = lines.iter().filter_map(|line| line.first()).map(|point| point.value);
+        // A diverging run must not compress the curves of the others.
+        let ceiling = highest.min(DIVERGED * firsts.fold(0.0, f64::max));
+        if highest == 0.0 {
+            return None;
+        }
+        let stroke = |(group, line): (&Group, &Vec<Point>)| {
+            let last = line.last()?.value;
+            let diverged = last > ceiling || !group.run.loss.last()?.value.is_finite();
+            let outside = line.iter().position(|point| diverged && point.value > ceiling);
+            let line = thinned(&line[..outside.map_or(line.len(), |i| i + 1)]);
+            let points = line.iter().map(|point| (across(point), point.value)).collect();
+            let end = if diverged { "diverged".to_owned() } else { format!("{last:.4}") };
+            let label = format!("{} {end}", shortened(&group.name, NAME_MAX));
+            Some(Stroke { label, look: group.look, points })
+        };
+        // A target far away from all curves is not worth the space.
+        let wanted = wanted.filter(|loss| (lowest / 3.0..=ceiling).contains(loss));
+        let (lowest, ceiling) = (lowest.min(ceiling), ceiling);
+        let lowest = wanted.map_or(lowest, |loss| lowest.min(loss));
+        let mut strokes: Vec<Stroke> =
+            wanted.map(|loss| target(loss, end, number(loss))).into_iter().collect();
+        strokes.extend(groups.iter().zip(&lines).rev().filter_map(stroke));
+        let y = Axis::logarithmic(self.on.loss_axis(), lowest, ceiling);
+        Some(Panel { title: titled(self.on.loss(), over), x, y, strokes })
+    }
+
+    fn accuracy_over_time(self, groups: &[Group]) -> Panel {
+        let (x, seconds) = time(groups);
+        let is_drawable = |point: &&Point| point.value.is_finite();
+        let all = || groups.iter().flat_map(|group| group.run.accuracy).filter(is_drawable);
+        let wanted = match self.goal {
+            Some(Goal::Accuracy(accuracy)) => Some(accuracy),
+            _ => None,
+        };
+        let values = || all().map(|point| point.value).chain(wanted);
+        let (lowest, highest) = (values().fold(1.0, f64::min), values().fold(0.0, f64::max));
+        let margin = 0.03 * (highest - lowest).max(0.01);
+        let (from, to) = ((lowest - margin).max(0.0), (highest + margin).min(1.0));
+        let stroke = |group: &Group| {
+            let drawn: Vec<Point> =
+                group.run.accuracy.iter().filter(is_drawable).copied().collect();
+            let place = |point: &Point| (point.at / seconds, 100.0 * point.value);
+            let points: Vec<(f64, f64)> = thinned(&drawn).iter().map(place).collect();
+            let label = format!("{} {:.1} %", shortened(&group.name, NAME_MAX), points.last()?.1);
+            Some(Stroke { label, look: group.look, points })
+        };
+        let end = end_of_all(groups) / seconds;
+        let line = |wanted: f64| target(100.0 * wanted, end, format!("{:.1} %", 100.0 * wanted));
+        let mut strokes: Vec<Stroke> = wanted.map(line).into_iter().collect();
+        strokes.extend(groups.iter().rev().filter_map(stroke));
+        Panel {
+            title: titled(self.on.accuracy(), "over time"),
+            x,
+            y: Axis::linear(format!("{}, %", self.on.accuracy()), 100.0 * from, 100.0 * to),
+            strokes,
+        }
+    }
+}
+
+/// "training loss" becomes "Training loss over time".
+fn titled(what: &str, over: &str) -> String {
+    let (first, rest) = what.split_at(1);
+    format!("{}{rest} {over}", first.to_uppercase())
+}
+
+/// A horizontal line at the target.
+fn target(at: f64, end: f64, text: String) -> Stroke {
+    Stroke { label: format!("target {text}"), look: TARGET, points: vec![(0.0, at), (end, at)] }
 }
 
 /// The timelines of the first rounds, two per row on the same scale, and the y coordinate of their lower edge.
-fn timelines(runs: &[Run], top: f64) -> (String, f64) {
+fn timelines(runs: &[Group], top: f64) -> (String, f64) {
     let Some(until) = window(runs) else { return (String::new(), top - 34.0) };
-    let title = format!("Worker timelines: the first {}", duration(until.as_secs_f64()));
+    let length = duration(until.as_secs_f64());
+    let title = format!("Worker timelines: the first {length} of virtual time");
     let mut svg = text(MARGIN, top, BOLD, &title);
     svg += &legend(WIDTH / 2.0 + MARGIN / 2.0, top);
     let (mut y, width) = (top + 26.0, (WIDTH - 3.0 * MARGIN) / 2.0);
@@ -128,7 +259,7 @@ fn timelines(runs: &[Run], top: f64) -> (String, f64) {
             let place = Place { x, y, width, height: 0.0 };
             svg += &timeline(run, place, until);
         }
-        let rows = pair.iter().map(|run| run.timeline.workers().min(WORKERS_MAX)).max();
+        let rows = pair.iter().map(|group| group.run.timeline.workers().min(WORKERS_MAX)).max();
         y += rows.unwrap_or(0) as f64 * PITCH + 32.0;
     }
     let columns = runs.len().min(2);
@@ -140,8 +271,9 @@ fn timelines(runs: &[Run], top: f64) -> (String, f64) {
 }
 
 /// Long enough for most runs to show their first dozen rounds, and short enough for all of them to be drawn in fine cells.
-fn window(runs: &[Run]) -> Option<Duration> {
-    let started = || runs.iter().map(|run| run.timeline).filter(|timeline| timeline.workers() > 0);
+fn window(groups: &[Group]) -> Option<Duration> {
+    let started =
+        || groups.iter().map(|group| group.run.timeline).filter(|timeline| timeline.workers() > 0);
     let mut openings: Vec<Duration> = started().map(Timeline::opening).collect();
     openings.sort();
     let median = openings.get(openings.len() / 2)?;
@@ -149,7 +281,7 @@ fn window(runs: &[Run]) -> Option<Duration> {
     (until > Duration::ZERO).then_some(until)
 }
 
-fn timeline(run: &Run, place: Place, until: Duration) -> String {
+fn timeline(Group { name, run, .. }: &Group, place: Place, until: Duration) -> String {
     let Place { x, y, width, .. } = place;
     let workers = run.timeline.workers();
     let shown = match workers {
@@ -158,19 +290,19 @@ fn timeline(run: &Run, place: Place, until: Duration) -> String {
     };
     let width = width - IDS;
     let bars = Bars { width, pitch: PITCH, workers_max: WORKERS_MAX, until: Some(until) };
-    let name = shortened(run.name, 60) + &shown;
+    let name = shortened(name, 60) + &shown;
     let bars = run.timeline.svg(bars);
     let place = format!(r#"transform="translate({:.1} {y:.1})""#, x + IDS);
     text(x + IDS, y - 4.0, "", &name) + &format!("<g {place}>{bars}</g>")
 }
 
-fn end_of_all(runs: &[Run]) -> f64 {
-    let end = |run: &Run| {
-        let curves = [run.curves.loss(), run.curves.accuracy()];
+fn end_of_all(groups: &[Group]) -> f64 {
+    let end = |Group { run, .. }: &Group| {
+        let curves = [run.loss, run.accuracy];
         let last = curves.into_iter().filter_map(|points| points.last()).map(|point| point.at);
         last.fold(run.timeline.now().as_secs_f64(), f64::max)
     };
-    runs.iter().map(end).fold(0.0, f64::max)
+    groups.iter().map(end).fold(0.0, f64::max)
 }
 
 #[cfg(test)]
@@ -178,6 +310,8 @@ mod tests {
     use paceline_runtime::{Line, Reader, Record, Spans, WorkerId};
 
     use super::*;
+    use crate::curves::Curves;
+    use crate::panel::{COLORS, MUTED_COLOR};
     use crate::testing::is_well_formed;
 
     /// Two workers, 30 rounds of 10 ms and 20 samples, in epochs of 100.
@@ -238,9 +372,20 @@ mod tests {
     }
 
     fn draw(read: &[(&str, (Curves, Timeline))]) -> String {
-        let run = |(name, (curves, timeline))| Run { name, curves, timeline };
-        let parts = read.iter().map(|(name, (curves, timeline))| (*name, (curves, timeline)));
-        comparison("a < b", &parts.map(run).collect::<Vec<_>>())
+        draw_with(read, Measured::Training, None)
+    }
+
+    fn draw_with(read: &[(&str, (Curves, Timeline))], on: Measured, goal: Option<Goal>) -> String {
+        let runs: Vec<Run> = read
+            .iter()
+            .map(|(name, (curves, timeline))| Run {
+                name,
+                loss: curves.loss(),
+                accuracy: curves.accuracy(),
+                timeline,
+            })
+            .collect();
+        comparison("a < b", &runs, on, goal)
     }
 
     #[test]
@@ -264,10 +409,45 @@ mod tests {
         let svg = draw(&[("<&>", read(|_| 0.25, true))]);
 
         for text in
-            ["a &lt; b", "&lt;&amp;&gt; 0.250", "&lt;&amp;&gt; 79.0 %", "Test accuracy over time"]
+            ["a &lt; b", "&lt;&amp;&gt; 0.2500", "&lt;&amp;&gt; 79.0 %", "Test accuracy over time"]
         {
             assert!(svg.contains(text), "no {text} in {svg}");
         }
+    }
+
+    /// 16 runs, of which the last two are equal.
+    #[test]
+    fn of_many_runs_the_best_have_colors_and_equal_ones_are_one_line() {
+        let names: Vec<String> = (0..16).map(|i| format!("run{i}")).collect();
+        let loss = |i: usize| move |round| 2.0 / (1 + round) as f64 + i.min(14) as f64;
+        let read: Vec<(&str, (Curves, Timeline))> = names
+            .iter()
+            .enumerate()
+            .map(|(i, name)| (name.as_str(), read(loss(i), true)))
+            .collect();
+
+        let svg = draw(&read);
+
+        assert!(svg.contains(">run14 = run15 "), "{svg}");
+        // In two panels, six lines each have a color, and nine are grey; so are the pieces before their labels.
+        let lines =
+            |color: &str| svg.matches(&format!(r#"stroke="{color}" stroke-width="1"#)).count();
+        assert_eq!(lines(MUTED_COLOR), 2 * 2 * 9);
+        assert_eq!(COLORS[..6].iter().map(|color| lines(color)).sum::<usize>(), 2 * 2 * 6);
+        assert_eq!(lines(COLORS[6]) + lines(COLORS[7]), 0);
+    }
+
+    #[test]
+    fn the_target_is_a_line_and_time_is_virtual() {
+        let read = || [("run", read(|round| 2.0 / (1 + round) as f64, true))];
+
+        let loss = draw_with(&read(), Measured::Validation, Some(Goal::Loss(0.3)));
+        let accuracy = draw_with(&read(), Measured::Training, Some(Goal::Accuracy(0.9)));
+
+        assert!(loss.contains(">target 0.3<") && loss.contains(">virtual time, ms<"), "{loss}");
+        assert!(accuracy.contains(">target 90.0 %<"), "{accuracy}");
+        assert!(loss.contains(">Validation loss over time<"), "{loss}");
+        assert!(accuracy.contains(">Training loss over time<"), "{accuracy}");
     }
 
     #[test]
@@ -287,7 +467,7 @@ mod tests {
         for bad in cases {
             let svg = draw(&[("bad", bad), ("good", read(|_| 0.25, false))]);
 
-            assert!(svg.contains("bad diverged") && svg.contains("good 0.250"), "{svg}");
+            assert!(svg.contains("bad diverged") && svg.contains("good 0.2500"), "{svg}");
             assert!(is_well_formed(&svg) && !svg.contains("1e9") && !svg.contains("NaN"), "{svg}");
         }
     }

@@ -26,14 +26,16 @@ pub(crate) fn smoothed(points: &[Point]) -> Vec<Point> {
     points.iter().enumerate().map(mean).filter(|point| point.value > 0.0).collect()
 }
 
-/// Averages neighboring points so that there are no more points than pixels.
+/// Averages neighboring points so that there are no more points than pixels. The last point stays where it is.
 pub(crate) fn thinned(points: &[Point]) -> Vec<Point> {
     let mean = |group: &[Point]| {
         let n = group.len() as f64;
         let sum = |part: fn(&Point) -> f64| group.iter().map(part).sum::<f64>() / n;
         Point { at: sum(|p| p.at), epochs: sum(|p| p.epochs), value: sum(|p| p.value) }
     };
-    points.chunks(points.len().div_ceil(POINTS_MAX).max(1)).map(mean).collect()
+    let size = points.len().div_ceil(POINTS_MAX).max(1);
+    let last = points.last().filter(|_| size > 1);
+    points.chunks(size).map(mean).chain(last.copied()).collect()
 }
 
 /// A value with about three significant digits.
@@ -76,6 +78,17 @@ mod tests {
         for (text, length, expected) in table {
             assert_eq!(squeezed(text, length), expected);
         }
+    }
+
+    #[test]
+    fn thinned_points_are_few_and_end_where_the_line_ends() {
+        let point = |i: u32| Point { at: i.into(), epochs: i.into(), value: i.into() };
+        let points: Vec<Point> = (0..2_001).map(point).collect();
+
+        let thinned = thinned(&points);
+
+        assert!(thinned.len() <= POINTS_MAX + 1);
+        assert_eq!(thinned.last(), points.last());
     }
 
     #[test]

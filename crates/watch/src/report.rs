@@ -90,6 +90,7 @@ impl Reader for Report {
             | Record::Sent { bytes, .. } => {
                 self.sent(line.at, *bytes);
             }
+            Record::Resumed { past: Some(past), .. } => self.bytes_total = past.bytes_sent,
             Record::Applied { staleness, .. } => self.staleness.add(line.at, *staleness as f64),
             Record::Thinned { keeping_one_in } => self.keeping_one_in = *keeping_one_in,
             _ => {}

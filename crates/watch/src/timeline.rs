@@ -38,6 +38,8 @@ pub struct Timeline {
     workers_unseen: usize,
     newest: Option<WorkerId>,
     now: u64,
+    /// When the first line was recorded: later than 0 in a run that was resumed. All other times count from here.
+    origin: u64,
     keeping_one_in: u64,
 }
 
@@ -70,6 +72,7 @@ impl Default for Timeline {
             workers_unseen: 0,
             newest: None,
             now: 0,
+            origin: 0,
             keeping_one_in: 1,
         }
     }
@@ -83,7 +86,17 @@ impl Timeline {
 
     /// The time of the newest line.
     pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.origin.saturating_add(self.now))
+    }
+
+    /// How long the run has been drawn: shorter than `now()` if it was resumed.
+    pub fn length(&self) -> Duration {
         Duration::from_nanos(self.now)
+    }
+
+    /// Whether the rows begin where the run was resumed.
+    pub fn is_resumed(&self) -> bool {
+        self.origin > 0
     }
 
     /// The duration of the first dozen rounds.
@@ -214,6 +227,15 @@ impl Timeline {
         }
     }
 
+    /// A run is resumed that was started again: its rows begin here, or continue if the journal has those of the run
+    /// before. Its workers have the same ids.
+    fn resume(&mut self, at: u64) {
+        if self.rows.is_empty() {
+            self.origin = at;
+        }
+        self.rows.values_mut().for_each(|row| row.gone = None);
+    }
+
     fn enter_view(&mut self, members: &[WorkerId], at: u64) {
         for who in members {
             if let Some(row) = self.row(*who) {
@@ -230,12 +252,17 @@ impl Timeline {
 
 impl Reader for Timeline {
     fn read(&mut self, line: &Line) {
-        let at = nanoseconds(line.at);
+        if matches!(line.record, Record::Resumed { past: Some(_), .. }) {
+            self.resume(nanoseconds(line.at));
+        }
+        let origin = self.origin;
+        let since_origin = |time: Duration| nanoseconds(time).saturating_sub(origin);
+        let at = since_origin(line.at);
         self.now = self.now.max(at);
         match &line.record {
             Record::Started { who } => drop(self.row(*who)),
             Record::View { members, .. } => self.enter_view(members, at),
-            Record::Computed { who, since, .. } => self.computed(*who, nanoseconds(*since), at),
+            Record::Computed { who, since, .. } => self.computed(*who, since_origin(*since), at),
             Record::Committed { who, .. } => self.committed(*who, at),
             Record::Left { who } | Record::Finished { who, .. } => self.end(*who, at),
             Record::Crashed { who } => {
@@ -286,6 +313,48 @@ mod tests {
     fn view(timeline: &mut Timeline, at: u64, number: u64, members: &[u32]) {
         let members = members.iter().copied().map(WorkerId).collect();
         read(timeline, at, Record::View { number, members, reason: "a test".to_owned() });
+    }
+
+    fn resumed() -> Record {
+        Record::Resumed {
+            round: 3,
+            version: 3,
+            spans: Default::default(),
+            loss_first: None,
+            loss_last: None,
+            samples_total: None,
+            past: Some(Default::default()),
+        }
+    }
+
+    #[test]
+    fn the_rows_of_a_resumed_run_begin_where_it_was_resumed() {
+        let mut timeline = Timeline::default();
+        read(&mut timeline, 900, resumed());
+        view(&mut timeline, 900, 1, &[0, 1]);
+        computed(&mut timeline, 0, 900, 1000);
+
+        assert!(timeline.is_resumed());
+        assert_eq!(timeline.now(), Duration::from_millis(1000));
+        assert_eq!(timeline.length(), Duration::from_millis(100));
+        assert!(timeline.text(10, 2, None).starts_with("   0 ##########\n   1 ..........\n"));
+    }
+
+    /// The journal of a whole run, and of the one that resumed it with a worker less.
+    #[test]
+    fn the_rows_of_a_continued_journal_go_on() {
+        let mut timeline = Timeline::default();
+        view(&mut timeline, 0, 1, &[0, 1]);
+        computed(&mut timeline, 0, 0, 500);
+        for who in [WorkerId(0), WorkerId(1)] {
+            read(&mut timeline, 500, Record::Finished { who, rounds: 1, fingerprint: 0 });
+        }
+        read(&mut timeline, 500, resumed());
+        view(&mut timeline, 500, 1, &[0]);
+        computed(&mut timeline, 0, 500, 1000);
+
+        assert!(!timeline.is_resumed());
+        assert!(timeline.text(10, 2, None).starts_with("   0 ##########\n   1 .....\n"));
     }
 
     #[test]

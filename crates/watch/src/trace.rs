@@ -9,10 +9,12 @@ use std::time::Duration;
 use paceline_runtime::{Line, Reader, Record, WorkerId};
 use serde_json::{Value, json};
 
+use crate::aside::Aside;
 use crate::error::OutputError;
 use crate::intervals::Intervals;
 
-/// Writes trace events during a run. The file is a complete JSON array at any time.
+/// Writes trace events during a run. The file is a complete JSON array at any time. If it replaces an older file, it
+/// has a temporary name until it is finished.
 pub struct Trace {
     file: TraceFile,
     /// The newest time of any line; a worker's lines may arrive a little later than this.
@@ -52,8 +54,15 @@ impl Trace {
     /// Flushes the file. An earlier write error is returned only here, because the run continues without its trace.
     pub fn finish(mut self) -> Result<(), OutputError> {
         self.file.flush(true);
-        let TraceFile { path, error, .. } = self.file;
-        error.map_or(Ok(()), |source| Err(OutputError::IncompleteTrace { path, source }))
+        let TraceFile { path, error, aside, .. } = self.file;
+        let published = match (error, aside) {
+            (None, aside) => aside.map_or(Ok(()), Aside::publish),
+            (Some(error), aside) => {
+                aside.into_iter().for_each(Aside::discard);
+                Err(error)
+            }
+        };
+        published.map_err(|source| OutputError::IncompleteTrace { path, source })
     }
 
     fn name_thread(&mut self, thread: u64, name: &str) {
@@ -197,6 +206,8 @@ fn microseconds(time: Duration) -> f64 {
 struct TraceFile {
     path: PathBuf,
     file: File,
+    /// Its temporary name, if it replaces another file.
+    aside: Option<Aside>,
     /// False for a pipe, whose array is closed only at the end.
     is_seekable: bool,
     buffer: String,
@@ -208,11 +219,11 @@ const CLOSING: &str = "\n]\n";
 
 impl TraceFile {
     fn create(path: &Path) -> Result<TraceFile, OutputError> {
-        let mut file = File::create(path)
+        let (mut file, aside) = Aside::open(path)
             .map_err(|source| OutputError::CreateTrace { path: path.to_owned(), source })?;
         let is_seekable = file.stream_position().is_ok();
         let buffer = String::from("[");
-        Ok(TraceFile { path: path.to_owned(), file, is_seekable, buffer, error: None })
+        Ok(TraceFile { path: path.to_owned(), file, aside, is_seekable, buffer, error: None })
     }
 
     fn write(&mut self, event: &Value) {

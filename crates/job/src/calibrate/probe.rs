@@ -1,14 +1,15 @@
 //! Times single actions on the threads that training runs on.
 
+use std::hint::black_box;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use paceline_learn::{Gradient, OptimizerState};
+use paceline_learn::{Dice, Gradient, OptimizerState, Vector};
 use paceline_net::{ThreadCluster, ThreadConfig, ThreadHub};
-use paceline_runtime::codec::Payload;
+use paceline_runtime::codec::{Codec, Payload};
 use paceline_runtime::coordination::Word;
 use paceline_runtime::edge::{Action, ClusterOutput, Event, News, Place};
 use paceline_runtime::wire::{Entry, Tail};
@@ -95,7 +96,7 @@ fn computed(output: ClusterOutput) -> Option<(Duration, Duration)> {
 /// The time of one update, which makes a new replica from the old one.
 pub fn updates(prepared: &Prepared, budget: Duration) -> Spread {
     let plan = &prepared.plan;
-    let sum = vec![1e-3; plan.initial.len()];
+    let sum = Vector::filled(1e-3, plan.initial.len());
     let gradient = Gradient { samples: 1, loss_sum: 1.0, sum, ..Gradient::default() };
     let (mut params, mut state) = ((*plan.initial).clone(), OptimizerState::default());
     let update = || {
@@ -104,6 +105,24 @@ pub fn updates(prepared: &Prepared, budget: Duration) -> Spread {
         Ok(since.elapsed().as_secs_f64())
     };
     Spread::of(timings(budget, update).expect("an update cannot fail"))
+}
+
+/// The time that a member spends on a lossy codec (QSGD with 8 bits) in one exchange: it encodes its vector, decodes as many
+/// numbers of others, and decodes the result.
+pub fn encodings(prepared: &Prepared, budget: Duration) -> Spread {
+    let (vector, params) = (&prepared.plan.initial, prepared.plan.layout.params);
+    let codec = Codec::Qsgd { bits: 8, bucket: 512 };
+    let mut dice = Dice::keyed(&[prepared.plan.seed]);
+    let encode = || {
+        let own = Vector::clone(vector);
+        let since = Instant::now();
+        let payload = codec.encode(own, params, &mut Vector::new(), &mut dice);
+        let mut sum = payload.decode();
+        payload.add_to(&mut sum);
+        black_box(sum);
+        Ok(since.elapsed().as_secs_f64())
+    };
+    Spread::of(timings(budget, encode).expect("encoding cannot fail"))
 }
 
 /// The time of a sum of vectors of several sizes (in bytes), from the entry of the last member until all
@@ -135,7 +154,7 @@ fn sums(prepared: &Prepared, members: u32, lengths: &[usize], turns: usize) -> V
     let member = |id: WorkerId| {
         let mut probe = Probe::new(&hub, id);
         let round = |number: usize| {
-            let payload = Payload::dense(vec![1e-3; lengths[number % lengths.len()]]);
+            let payload = Payload::dense(Vector::filled(1e-3, lengths[number % lengths.len()]));
             std::thread::sleep(PAUSE);
             probe.exchange(
                 &view,
@@ -208,6 +227,7 @@ fn hub_with_outputs(
         compute: prepared.task.compute(prepared.plan.seed),
         samples_total: prepared.plan.samples_total,
         coordination: prepared.strategy().coordination(),
+        elapsed: Duration::ZERO,
         done: Spans::new(),
         pace,
         hosts: None,

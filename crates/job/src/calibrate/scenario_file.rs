@@ -65,6 +65,8 @@ seconds_per_sample = {seconds_per_sample:e}
 seconds_per_gradient = {seconds_per_gradient:e}
 # Time of an update per parameter. {update} for all {params}.
 seconds_per_param = {seconds_per_param:e}
+# Time that a lossy codec takes per parameter and exchange. {encoding} for all {params}, with QSGD at 8 bits.
+seconds_per_encoded = {seconds_per_encoded:e}
 {handover}
 seconds_per_handover = {seconds_per_handover:e}
 # Each worker's seconds per sample relative to the above.
@@ -87,6 +89,8 @@ sums = \"{sums}\"
         seconds_per_sample = compute.seconds_per_sample,
         seconds_per_gradient = compute.seconds_per_gradient,
         seconds_per_param = compute.seconds_per_param,
+        seconds_per_encoded = compute.seconds_per_encoded,
+        encoding = spread(&calibration.encoding),
         seconds_per_handover = compute.seconds_per_handover,
         update = spread(&calibration.update),
         relative = relative.join(", "),

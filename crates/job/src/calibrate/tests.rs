@@ -19,6 +19,7 @@ fn measured() -> Calibration {
         gradient: Cost::through(&gradients),
         gradients,
         update: spread(5e-6),
+        encoding: spread(2e-5),
         pause: spread(2.5e-5),
         members: 4,
         exchange: Cost::through(&exchanges),
@@ -48,6 +49,7 @@ fn extreme_measurements_give_valid_scenarios() {
         gradient: free,
         exchange: free,
         handover: nothing,
+        encoding: nothing,
         pause: nothing,
         ..measured()
     };
@@ -108,7 +110,7 @@ fn a_real_machine_gives_a_valid_scenario() {
 
     let calibration = measured.expect("the job can be measured");
     let scenario = calibration.scenario(3, &[2.0, 1.0]);
-    assert_eq!(messages, 5);
+    assert_eq!(messages, 6);
     let text = toml(&calibration, &scenario);
     assert_eq!(scenarios::parse("it", &text).expect(&text), scenario);
     let (compute, network) = (&scenario.compute, &scenario.network);

@@ -36,7 +36,7 @@ impl TimingCheck {
 }
 
 /// Repeats of a run on threads. The fastest counts, because other programs only make a run slower.
-const REPEATS: usize = 5;
+const REPEATS: usize = 3;
 
 /// Times a job on threads and in the scenario that describes these threads.
 pub fn check_timing(

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
-use paceline_learn::Tensor;
+use paceline_learn::{Tensor, Vector};
+use paceline_runtime::wire::Frame;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ pub const STATE: &str = "state.safetensors";
 pub const PARAMS: &str = "params";
 
 /// The version of the format that is written; all earlier ones can be read, too.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// A manifest holds no parameters, so it is never longer than this.
 const MANIFEST_BYTES_MAX: u64 = 1 << 28;
 
@@ -81,15 +82,19 @@ fn parse_manifest(path: &Path) -> Result<Manifest, FileProblem> {
         let params = usize::try_from(manifest.params).unwrap_or(usize::MAX);
         manifest.weights = vec![Tensor::plain(PARAMS, &[params], 0)];
     }
+    if version < 4 {
+        // Nothing was held out for validation.
+        manifest.job.validation = 0.0;
+    }
     Ok(manifest)
 }
 
-/// Vectors by name, to be written to a file.
-pub type Tensors<'a> = Vec<(String, Cow<'a, [f32]>)>;
+/// Vectors, and bytes of hosts, by name, to be written to a file.
+pub type Tensors<'a> = Vec<(String, Frame<'a>)>;
 
 /// Writes tensors to the disk; returns length and checksum of the file.
 pub fn write_tensors(path: &Path, tensors: &Tensors<'_>) -> Result<Seal, WriteProblem> {
-    let views = tensors.iter().map(|(name, data)| (name, Flat { shape: [data.len()], data }));
+    let views = tensors.iter().map(|(name, data)| (name, Flat::new(*data)));
     serialize_to_file(views, None, path)?;
     sync_and_seal(path)
 }
@@ -114,12 +119,25 @@ fn sync_and_seal(path: &Path) -> Result<Seal, WriteProblem> {
 
 struct Flat<'a> {
     shape: [usize; 1],
-    data: &'a [f32],
+    data: Frame<'a>,
+}
+
+impl<'a> Flat<'a> {
+    fn new(data: Frame<'a>) -> Flat<'a> {
+        let length = match data {
+            Frame::Floats(floats) => floats.len(),
+            Frame::Bytes(bytes) => bytes.len(),
+        };
+        Flat { shape: [length], data }
+    }
 }
 
 impl View for Flat<'_> {
     fn dtype(&self) -> Dtype {
-        Dtype::F32
+        match self.data {
+            Frame::Floats(_) => Dtype::F32,
+            Frame::Bytes(_) => Dtype::U8,
+        }
     }
 
     fn shape(&self) -> &[usize] {
@@ -127,11 +145,17 @@ impl View for Flat<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        self.data.iter().flat_map(|x| x.to_le_bytes()).collect()
+        match self.data {
+            Frame::Floats(floats) => floats.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Frame::Bytes(bytes) => Cow::Borrowed(bytes),
+        }
     }
 
     fn data_len(&self) -> usize {
-        4 * self.data.len()
+        match self.data {
+            Frame::Floats(floats) => 4 * floats.len(),
+            Frame::Bytes(bytes) => bytes.len(),
+        }
     }
 }
 
@@ -175,7 +199,7 @@ fn read_with(path: &Path, seal: &Seal) -> Result<Vec<u8>, FileProblem> {
     Ok(bytes)
 }
 
-pub fn read_params(dir: &Path, manifest: &Manifest) -> Result<Vec<f32>, CheckpointError> {
+pub fn read_params(dir: &Path, manifest: &Manifest) -> Result<Vector, CheckpointError> {
     let bytes = read_sealed(dir, WEIGHTS, manifest)?;
     let size = usize::try_from(manifest.params).unwrap_or(usize::MAX);
     weights::parse(&bytes, &manifest.weights, size)
@@ -183,13 +207,26 @@ pub fn read_params(dir: &Path, manifest: &Manifest) -> Result<Vec<f32>, Checkpoi
 }
 
 /// The vector of that name.
-pub fn vector(tensors: &SafeTensors<'_>, name: &str) -> Result<Vec<f32>, FileProblem> {
+pub fn vector(tensors: &SafeTensors<'_>, name: &str) -> Result<Vector, FileProblem> {
+    Ok(weights::floats(data(tensors, name, Dtype::F32)?).collect())
+}
+
+/// The bytes of that name.
+pub fn bytes(tensors: &SafeTensors<'_>, name: &str) -> Result<Vec<u8>, FileProblem> {
+    Ok(data(tensors, name, Dtype::U8)?.to_vec())
+}
+
+fn data<'a>(
+    tensors: &SafeTensors<'a>,
+    name: &str,
+    expected: Dtype,
+) -> Result<&'a [u8], FileProblem> {
     let named = || name.to_owned();
     let tensor = tensors.tensor(name);
     let tensor = tensor.map_err(|source| FileProblem::Tensor { name: named(), source })?;
-    if tensor.dtype() != Dtype::F32 {
-        let (found, expected) = (tensor.dtype(), Dtype::F32);
+    let found = tensor.dtype();
+    if found != expected {
         return Err(FileProblem::TensorType { name: named(), found, expected });
     }
-    Ok(weights::floats(tensor.data()).collect())
+    Ok(tensor.data())
 }

@@ -3,15 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use paceline_learn::ScheduleBefore;
 use paceline_runtime::Snapshot;
 use paceline_runtime::private::RESIDUAL;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
 use super::files::{self, PARAMS, STATE};
+use super::state::Find;
 use super::{Manifest, folder};
 use crate::error::{CheckpointError, Error, JobError, Mismatch};
+use crate::facts::Facts;
 use crate::job::{Job, PrepareOptions, Prepared};
+use crate::recipes::Recipe;
 use crate::run_result::Losses;
 
 /// A checkpoint that is complete and undamaged.
@@ -20,15 +24,20 @@ pub struct Checkpoint {
     pub path: PathBuf,
     /// Why newer checkpoints were skipped.
     pub passed_over: Vec<CheckpointError>,
-    snapshot: Snapshot,
+    /// If the job is resumed with another number of epochs: plans the learning rate anew over all of them, as if the
+    /// job had always had that many. Otherwise the rate continues where it was, and the rest of its schedule is
+    /// stretched over the samples that remain.
+    pub restart_schedule: bool,
+    snapshot: Arc<Snapshot>,
 }
 
 /// Fields that may change when a job is resumed; all others determine what has been learned so far.
-const CHANGEABLE: [&str; 7] = [
+const CHANGEABLE: [&str; 8] = [
     "epochs",
     "learning_rate",
     "target_loss",
     "target_accuracy",
+    "target_training_loss",
     "checkpoints",
     // Another machine may have its data elsewhere, and other vector instructions.
     "data_dir",
@@ -41,10 +50,10 @@ impl Checkpoint {
         let read = |path: &Path| {
             let manifest = files::read_manifest(path)?;
             let snapshot = read_snapshot(path, &manifest)?;
-            Ok((path.to_owned(), manifest, snapshot))
+            Ok((path.to_owned(), manifest, Arc::new(snapshot)))
         };
         let ((path, manifest, snapshot), passed_over) = folder::newest_intact(dir.as_ref(), read)?;
-        Ok(Checkpoint { manifest, path, passed_over, snapshot })
+        Ok(Checkpoint { manifest, path, passed_over, restart_schedule: false, snapshot })
     }
 
     /// The folder of checkpoints that contains it; `None` if it was moved out of one.
@@ -61,22 +70,65 @@ impl Checkpoint {
     }
 
     /// As [`prepare`](Self::prepare), with custom recipes or a custom task.
-    pub fn prepare_with(self, job: &Job, options: PrepareOptions<'_>) -> Result<Prepared, Error> {
+    pub fn prepare_with(&self, job: &Job, options: PrepareOptions<'_>) -> Result<Prepared, Error> {
+        let workers = options.workers;
+        self.prepare_as(job, workers, |workers| {
+            job.prepare_with(PrepareOptions { workers, ..options })
+        })
+    }
+
+    /// For a coordinator without data, from what a worker says of them.
+    pub fn prepare_from(
+        &self,
+        job: &Job,
+        facts: &Facts,
+        workers: u32,
+        recipes: &[Recipe],
+    ) -> Result<Prepared, Error> {
+        self.prepare_as(job, workers, |workers| job.prepare_from(facts, workers, recipes))
+    }
+
+    fn prepare_as(
+        &self,
+        job: &Job,
+        workers: u32,
+        prepare: impl FnOnce(u32) -> Result<Prepared, Error>,
+    ) -> Result<Prepared, Error> {
         let Checkpoint { manifest, snapshot, .. } = self;
         let losses = Losses { first: manifest.loss_first, last: manifest.loss_last };
-        let workers = options.workers;
-        refuse_change(&manifest, job)?;
+        self.check_job(job)?;
         if workers == 0 {
             return Err(JobError::NoWorkers.into());
         }
         // Batches and rates are those of the job's first view, however many workers resume it.
-        let options = PrepareOptions { workers: manifest.workers_first, ..options };
-        let mut prepared = job.prepare_with(options)?;
+        let mut prepared = prepare(manifest.workers_first)?;
         prepared.workers = workers;
-        check(&manifest, &snapshot, &prepared)?;
-        prepared.plan.resumed = Some(Arc::new(snapshot));
+        check(manifest, snapshot, &prepared)?;
+        prepared.schedule_before = self.schedule_before();
+        if let Some(before) = prepared.schedule_before {
+            let total = prepared.plan.samples_total;
+            prepared.plan.schedule.resume(before, total);
+        }
+        prepared.plan.resumed = Some(snapshot.clone());
         prepared.losses = losses;
+        prepared.past = manifest.past.clone();
         Ok(prepared)
+    }
+
+    /// Refuses a job that differs from the manifest's in a field that may not change.
+    pub fn check_job(&self, job: &Job) -> Result<(), Error> {
+        refuse_change(&self.manifest, job)
+    }
+
+    /// What was saved.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// `None` if the schedule is planned anew.
+    pub fn schedule_before(&self) -> Option<ScheduleBefore> {
+        let Manifest { samples, samples_total, stretched, .. } = self.manifest;
+        (!self.restart_schedule).then_some(ScheduleBefore { samples, samples_total, stretched })
     }
 }
 
@@ -107,9 +159,9 @@ fn check(
     snapshot: &Snapshot,
     prepared: &Prepared,
 ) -> Result<(), CheckpointError> {
-    let (plan, size) = (&prepared.plan, prepared.task.model.size());
+    let (plan, size) = (&prepared.plan, prepared.size());
     let learned = plan.layout.params.min(size);
-    let (has, wants) = (manifest.params, plan.initial.len());
+    let has = manifest.params;
     let other = |problem: Mismatch| {
         let (model, data) = (manifest.job.model.clone(), manifest.job.data.clone());
         CheckpointError::Mismatch { model, data, problem }
@@ -120,17 +172,17 @@ fn check(
     {
         return Err(CheckpointError::VocabularyChanged { data: manifest.job.data.clone() });
     }
-    if has != wants as u64 || plan.samples_per_epoch != manifest.samples_per_epoch {
+    if has != size as u64 || plan.samples_per_epoch != manifest.samples_per_epoch {
         return Err(other(Mismatch::Sizes {
             params: has,
             samples: manifest.samples_per_epoch,
-            params_wanted: wants as u64,
+            params_wanted: size as u64,
             samples_wanted: plan.samples_per_epoch,
         }));
     }
     let fits = |name: &str, vector: &[f32]| match name {
         RESIDUAL => vector.len() == learned,
-        _ => vector.len() == wants || vector.len() == size,
+        _ => vector.len() == size,
     };
     let parts = || snapshot.workers.values();
     let replicas = parts().map(|part| &part.shared.params);
@@ -139,7 +191,7 @@ fn check(
     let optimizers = optimizers.chain(snapshot.center.iter().map(|center| &center.optimizer));
     let mut private = parts().flat_map(|part| part.private.vectors());
     let mut memory = parts().flat_map(|part| part.shared.strategy.vectors.values());
-    if !replicas.chain(centers).all(|vector| vector.len() == wants)
+    if !replicas.chain(centers).all(|vector| vector.len() == size)
         || !optimizers.flat_map(|state| state.slots()).all(|slot| slot.len() == learned)
         || !private.all(|(name, vector)| vector.is_empty() || fits(name, vector))
         || !memory.all(|vector| vector.is_empty() || vector.len() == learned)
@@ -160,11 +212,16 @@ fn read_snapshot(dir: &Path, manifest: &Manifest) -> Result<Snapshot, Checkpoint
     let bytes = files::read_sealed(dir, STATE, manifest)?;
     let damaged = |problem| CheckpointError::File { path: dir.join(STATE), problem };
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.into()))?;
-    let find = |name: &str| match name {
+    let vector = |name: &str| match name {
         "" => Ok(Arc::default()),
         PARAMS => Ok(params.clone()),
         name => files::vector(&tensors, name).map(Arc::new),
     };
-    let snapshot = manifest.state.join(&find).map_err(damaged)?;
+    let bytes = |name: &str| match name {
+        "" => Ok(Arc::default()),
+        name => files::bytes(&tensors, name).map(Arc::new),
+    };
+    let find = Find { vector: &vector, bytes: &bytes };
+    let snapshot = manifest.state.join(find).map_err(damaged)?;
     Ok(Snapshot { done: manifest.done.clone(), ..snapshot })
 }

@@ -1,13 +1,12 @@
-//! A snapshot in two halves: long vectors by name, and everything else as plain JSON that names them.
+//! A snapshot in two halves: long vectors, and bytes of hosts, by name; and everything else as plain JSON that names them.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paceline_learn::{OptimizerState, Vector};
 use paceline_runtime::agreed::Agreed;
 use paceline_runtime::private::PrivateState;
-use paceline_runtime::wire::{AnyOptimizerState, Published, SharedState};
+use paceline_runtime::wire::{AnyOptimizerState, Frame, Published, SharedState};
 use paceline_runtime::{Memory, Snapshot, Spans, WorkerId, WorkerSnapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -38,28 +37,35 @@ struct Member {
     round: u64,
     version: u64,
     params: Name,
-    optimizer: Slots,
+    optimizer: SavedOptimizer,
     private: PrivateState,
     private_vectors: BTreeMap<String, Name>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Slots {
-    slots: Vec<Name>,
-    steps: u64,
+#[serde(untagged)]
+enum SavedOptimizer {
+    Ours {
+        slots: Vec<Name>,
+        steps: u64,
+    },
+    /// A host's; its bytes have this name.
+    Theirs {
+        theirs: Name,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Center {
     params: Name,
-    optimizer: Slots,
+    optimizer: SavedOptimizer,
     version: u64,
     done: Spans,
 }
 
 /// Takes a snapshot apart; the first of the vectors is the deployed parameters.
 pub fn divide<'a>(snapshot: &'a Snapshot, params: &'a [f32]) -> (State, Tensors<'a>) {
-    let mut vectors = Vectors(vec![(PARAMS.to_owned(), Cow::Borrowed(params))]);
+    let mut vectors = Vectors(vec![(PARAMS.to_owned(), Frame::Floats(params))]);
     let first = snapshot.workers.values().next().expect("a snapshot has parts");
     let Memory { json, vectors: of_strategy } = &first.shared.strategy;
     let strategy_vectors = of_strategy
@@ -70,7 +76,7 @@ pub fn divide<'a>(snapshot: &'a Snapshot, params: &'a [f32]) -> (State, Tensors<
     let members = members.collect();
     let center = snapshot.center.as_ref().map(|center| Center {
         params: vectors.name("center", &center.params),
-        optimizer: vectors.slots("center", &center.optimizer),
+        optimizer: vectors.optimizer("center", &center.optimizer),
         version: center.version,
         done: (*center.done).clone(),
     });
@@ -84,27 +90,43 @@ struct Vectors<'a>(Tensors<'a>);
 impl<'a> Vectors<'a> {
     /// The name under which this vector is saved; equal vectors are saved once.
     fn name(&mut self, name: &str, vector: &'a [f32]) -> Name {
-        let is_equal = |other: &[f32]| {
-            let mut pairs = other.iter().zip(vector);
-            other.len() == vector.len() && pairs.all(|(x, y)| x.to_bits() == y.to_bits())
+        self.name_frame(name, Frame::Floats(vector))
+    }
+
+    fn name_frame(&mut self, name: &str, frame: Frame<'a>) -> Name {
+        let is_equal = |other: &Frame<'_>| match (frame, other) {
+            (Frame::Floats(one), Frame::Floats(other)) => {
+                let mut pairs = one.iter().zip(*other);
+                one.len() == other.len() && pairs.all(|(x, y)| x.to_bits() == y.to_bits())
+            }
+            (Frame::Bytes(one), Frame::Bytes(other)) => one == *other,
+            _ => false,
         };
-        if vector.is_empty() {
+        if matches!(frame, Frame::Floats([]) | Frame::Bytes([])) {
             return Name::new();
         }
         match self.0.iter().find(|(_, other)| is_equal(other)) {
             Some((known, _)) => known.clone(),
             None => {
-                self.0.push((name.to_owned(), Cow::Borrowed(vector)));
+                self.0.push((name.to_owned(), frame));
                 name.to_owned()
             }
         }
     }
 
-    fn slots(&mut self, owner: &str, state: &'a AnyOptimizerState) -> Slots {
-        let state = state.ours().expect("jobs with hosts are not saved");
-        let named = state.slots.iter().enumerate();
-        let slots = named.map(|(i, slot)| self.name(&format!("{owner}.optimizer.{i}"), slot));
-        Slots { slots: slots.collect(), steps: state.steps }
+    fn optimizer(&mut self, owner: &str, state: &'a AnyOptimizerState) -> SavedOptimizer {
+        match state {
+            AnyOptimizerState::Ours(state) => {
+                let named = state.slots.iter().enumerate();
+                let slots =
+                    named.map(|(i, slot)| self.name(&format!("{owner}.optimizer.{i}"), slot));
+                SavedOptimizer::Ours { slots: slots.collect(), steps: state.steps }
+            }
+            AnyOptimizerState::Theirs(bytes) => {
+                let name = format!("{owner}.optimizer");
+                SavedOptimizer::Theirs { theirs: self.name_frame(&name, Frame::Bytes(bytes)) }
+            }
+        }
     }
 
     fn member(&mut self, worker: WorkerId, part: &'a WorkerSnapshot) -> Member {
@@ -120,20 +142,29 @@ impl<'a> Vectors<'a> {
             private_vectors: private_vectors.collect(),
             private: private.clone(),
             params: self.name(&format!("{owner}.params"), &shared.params),
-            optimizer: self.slots(&owner, &shared.optimizer),
+            optimizer: self.optimizer(&owner, &shared.optimizer),
         }
     }
 }
 
-/// Finds vectors by name.
-pub type Find<'a> = &'a dyn Fn(&str) -> Result<Arc<Vector>, FileProblem>;
+/// Finds what was saved by name.
+#[derive(Clone, Copy)]
+pub struct Find<'a> {
+    pub vector: &'a dyn Fn(&str) -> Found<Vector>,
+    pub bytes: &'a dyn Fn(&str) -> Found<Vec<u8>>,
+}
+
+type Found<T> = Result<Arc<T>, FileProblem>;
 
 impl State {
     /// Puts the snapshot together again.
     pub fn join(&self, find: Find<'_>) -> Result<Snapshot, FileProblem> {
         let parts = self.0.as_ref().filter(|parts| !parts.members.is_empty());
         let parts = parts.ok_or(FileProblem::NoMembers)?;
-        let found = parts.strategy_vectors.iter().map(|(key, name)| Ok((key.clone(), find(name)?)));
+        let found = parts
+            .strategy_vectors
+            .iter()
+            .map(|(key, name)| Ok((key.clone(), (find.vector)(name)?)));
         let vectors = found.collect::<Result<BTreeMap<_, _>, FileProblem>>()?;
         let strategy = Memory { json: parts.strategy.clone(), vectors };
         let mut workers = BTreeMap::new();
@@ -142,7 +173,7 @@ impl State {
         }
         let center = parts.center.as_ref().map(|center| {
             Ok::<_, FileProblem>(Published {
-                params: find(&center.params)?,
+                params: (find.vector)(&center.params)?,
                 optimizer: center.optimizer.join(find)?,
                 // Views are counted from the start of a run, and so are servers.
                 reign: 0,
@@ -162,11 +193,13 @@ impl Member {
         find: Find<'_>,
     ) -> Result<WorkerSnapshot, FileProblem> {
         let mut private = self.private.clone();
-        private.fill(|name| find(self.private_vectors.get(name).map_or("", String::as_str)))?;
+        private.fill(|name| {
+            (find.vector)(self.private_vectors.get(name).map_or("", String::as_str))
+        })?;
         let shared = SharedState {
             round: self.round,
             version: self.version,
-            params: find(&self.params)?,
+            params: (find.vector)(&self.params)?,
             optimizer: self.optimizer.join(find)?,
             strategy: strategy.clone(),
             agreed: agreed.clone(),
@@ -175,12 +208,17 @@ impl Member {
     }
 }
 
-impl Slots {
+impl SavedOptimizer {
     fn join(&self, find: Find<'_>) -> Result<AnyOptimizerState, FileProblem> {
-        let slot = |name: &Name| find(name).map(|slot| (*slot).clone());
-        let slots: Result<Vec<Vector>, FileProblem> = self.slots.iter().map(slot).collect();
-        let state = OptimizerState { slots: slots?, steps: self.steps };
-        Ok(AnyOptimizerState::Ours(Arc::new(state)))
+        Ok(match self {
+            SavedOptimizer::Ours { slots, steps } => {
+                let slot = |name: &Name| (find.vector)(name).map(|slot| (*slot).clone());
+                let slots: Result<Vec<Vector>, FileProblem> = slots.iter().map(slot).collect();
+                let state = OptimizerState { slots: slots?, steps: *steps };
+                AnyOptimizerState::Ours(Arc::new(state))
+            }
+            SavedOptimizer::Theirs { theirs } => AnyOptimizerState::Theirs((find.bytes)(theirs)?),
+        })
     }
 }
 
@@ -197,5 +235,8 @@ mod tests {
         assert_eq!(vectors.name("b", &plus), "a");
         assert_eq!(vectors.name("c", &minus), "c");
         assert_eq!(vectors.name("d", &[]), "");
+        assert_eq!(vectors.name_frame("e", Frame::Bytes(&[0; 4])), "e");
+        assert_eq!(vectors.name_frame("f", Frame::Bytes(&[0; 4])), "e");
+        assert_eq!(vectors.name_frame("g", Frame::Bytes(&[])), "");
     }
 }

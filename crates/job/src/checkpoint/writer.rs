@@ -6,16 +6,19 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
+use paceline_runtime::journal::Past;
 use paceline_runtime::wire::AnyOptimizerState;
 use paceline_runtime::{Snapshot, Spans};
 
 use super::files::{self, STATE, WEIGHTS};
+use super::folder::rounds;
 use super::{Added, Checkpoints, Folder, Manifest, state};
 use crate::error::{CheckpointError, WriteProblem};
 use crate::job::{Job, Prepared};
 use crate::run_result::Losses;
 
-/// How a run on threads saves what it has.
+/// How a real run saves what it has.
+#[derive(Clone)]
 pub struct Saving {
     /// The job as the manifest describes it.
     pub job: Job,
@@ -28,6 +31,15 @@ pub struct Saving {
     pub say: fn(&str),
 }
 
+impl Saving {
+    /// For a coordinator that was killed and goes on: the checkpoints that are in its folder are its own.
+    pub fn continued(&self) -> Saving {
+        let there = rounds(self.checkpoints.folder.as_ref()).unwrap_or_default();
+        let newest = there.into_iter().next_back().map(|(_, checkpoint)| checkpoint);
+        Saving { from: newest.or(self.from.clone()), ..self.clone() }
+    }
+}
+
 /// The checkpoints that a run has written.
 #[derive(Debug, Default)]
 pub struct Saved {
@@ -37,7 +49,7 @@ pub struct Saved {
     pub error: Option<CheckpointError>,
 }
 
-type Offer = (Arc<Snapshot>, Losses);
+type Offer = (Arc<Snapshot>, Losses, Past);
 
 pub(crate) struct Writer {
     snapshots: SyncSender<Offer>,
@@ -67,11 +79,13 @@ impl Writer {
             samples: 0,
             samples_total: prepared.plan.samples_total,
             samples_per_epoch: prepared.plan.samples_per_epoch,
-            params: prepared.plan.initial.len() as u64,
+            params: prepared.size() as u64,
             weights: prepared.plan.layout.tensors.clone(),
             vocabulary: prepared.task.train.vocabulary().cloned(),
             loss_first: None,
             loss_last: None,
+            past: Past::default(),
+            stretched: prepared.plan.schedule.stretched,
             done: Default::default(),
             files: Default::default(),
             state: Default::default(),
@@ -88,8 +102,8 @@ impl Writer {
     }
 
     /// Writes a snapshot as soon as the thread is idle.
-    pub fn offer(&mut self, snapshot: Arc<Snapshot>, losses: Losses) {
-        self.waiting = Some((snapshot, losses));
+    pub fn offer(&mut self, snapshot: Arc<Snapshot>, losses: Losses, past: Past) {
+        self.waiting = Some((snapshot, losses, past));
         self.refuses = false;
         self.pass_on();
     }
@@ -131,14 +145,14 @@ fn write_all(
     say: fn(&str),
 ) -> Saved {
     let mut saved = Saved::default();
-    for (snapshot, losses) in snapshots {
+    for (snapshot, losses, past) in snapshots {
         if let Some((place, _)) = begun.as_ref().filter(|(_, done)| *done == snapshot.done) {
             // Nothing was learned since that checkpoint, so it stays as it is.
             saved.newest = Some(place.clone());
             continue;
         }
         let round = snapshot.round();
-        match folder.add(round, |dir| write(dir, blank, (&snapshot, losses))) {
+        match folder.add(round, |dir| write(dir, blank, (&snapshot, losses, &past))) {
             Ok(Added { path, not_deleted }) => {
                 if let Some(error) = not_deleted {
                     say(&error.to_string());
@@ -159,7 +173,7 @@ fn write_all(
 fn write(
     dir: &Path,
     blank: &Manifest,
-    (snapshot, losses): (&Snapshot, Losses),
+    (snapshot, losses, past): (&Snapshot, Losses, &Past),
 ) -> Result<(), CheckpointError> {
     if !snapshot.is_finite() {
         return Err(WriteProblem::ParamsNotFinite.into());
@@ -174,6 +188,7 @@ fn write(
         samples: snapshot.done.len(),
         loss_first: losses.first,
         loss_last: losses.last,
+        past: past.clone(),
         done: snapshot.done.clone(),
         files: [(WEIGHTS.to_owned(), weights), (STATE.to_owned(), others)].into(),
         state,
@@ -182,10 +197,15 @@ fn write(
     Ok(files::write_manifest(dir, &manifest)?)
 }
 
-/// The steps of the replica that has made the most; each has moved its buffers once.
+/// The steps of the replica that has made the most; each has moved its buffers once. How many a host's optimizer has made,
+/// its bytes do not tell; the updates of the replica do.
 fn steps(snapshot: &Snapshot) -> u64 {
-    let workers = snapshot.workers.values().map(|part| &part.shared.optimizer);
-    let center = snapshot.center.iter().map(|center| &center.optimizer);
-    let states = workers.chain(center).filter_map(AnyOptimizerState::ours);
-    states.map(|state| state.steps).max().unwrap_or(0)
+    let workers =
+        snapshot.workers.values().map(|part| (&part.shared.optimizer, part.shared.version));
+    let center = snapshot.center.iter().map(|center| (&center.optimizer, center.version));
+    let steps = |(optimizer, version): (&AnyOptimizerState, u64)| match optimizer {
+        AnyOptimizerState::Ours(state) => state.steps,
+        AnyOptimizerState::Theirs(_) => version,
+    };
+    workers.chain(center).map(steps).max().unwrap_or(0)
 }

@@ -26,11 +26,22 @@ pub enum JobError {
         "{field}: threads of one machine have no such fault; remove it from the faults, or simulate the scenario"
     )]
     ImpossibleFault { field: &'static str },
+    #[error("workers = {workers}: each is a process of this machine, give at most {most}")]
+    TooManyProcesses { workers: u32, most: u32 },
+    #[error("faults are rehearsed on threads: omit --processes, or kill a worker process by hand")]
+    FaultsOnProcesses,
+    #[error("rank {rank} cannot prepare the job: {why}")]
+    Rank { rank: usize, why: String },
+    #[error("the data of rank {rank} differ from those of rank 0: are they the same files?")]
+    RankData { rank: usize },
     #[error(
-        "replicas that hosts hold cannot be saved or resumed yet: train without checkpoints, and let the hosts save their \
-        replicas"
+        "the checkpoint has optimizer states of hosts, which only hosts can load: resume it with the hosts that saved it"
     )]
-    HostsNotSaved,
+    SavedByHosts,
+    #[error(
+        "the checkpoint has states of Paceline's own optimizer, which hosts cannot load: resume it without hosts"
+    )]
+    SavedWithoutHosts,
     #[error("workers = {workers}: each is a thread of this machine, give at most {most}")]
     TooManyToMeasure { workers: u32, most: u32 },
     #[error("speeds: {0} is not a speed: give numbers above zero")]
@@ -53,10 +64,14 @@ pub enum JobError {
         "batch_total = {total} is smaller than the {workers} workers: each needs at least one sample"
     )]
     BatchTotalTooSmall { total: u64, workers: u32 },
-    #[error("target_loss and target_accuracy: give one of them")]
+    #[error("target_loss, target_accuracy and target_training_loss: give one of them")]
     TwoTargets,
-    #[error("target_loss = {0}: give a number above zero")]
-    TargetLoss(f64),
+    #[error(
+        "a target is judged on held-out samples, and none are held out: set validation above 0, or give a target for the training loss"
+    )]
+    NothingHeldOut,
+    #[error("{field} = {loss}: give a number above zero")]
+    TargetLoss { field: &'static str, loss: f64 },
     #[error("target_accuracy = {0}: give a number above 0, at most 1")]
     TargetAccuracy(f64),
     #[error("epochs = {0}: give a number above zero, below a million")]
@@ -89,6 +104,10 @@ pub enum ChoicesError {
         "shares.smoothing = {0}: give the weight of the newest measurement, above 0 and at most 1"
     )]
     Smoothing(f64),
+    #[error("{field} = {part}: give a part of the batch, above 0 and at most 1")]
+    OpenPart { field: &'static str, part: f64 },
+    #[error("{field} is a part of open batches: choose shares = \"open\", or leave it out")]
+    NoOpenPart { field: &'static str },
     #[error("period.growth = {0}: give a number above zero")]
     PeriodGrowth(f32),
     #[error("a period of 0 steps: give at least 1")]
@@ -151,6 +170,8 @@ pub enum TaskError {
     Unknown(#[from] UnknownName),
     #[error("samples = {samples}: {data} has {all} training samples, give 1 to {all}")]
     Samples { samples: u64, data: String, all: u64 },
+    #[error("validation = {part}: give a part of the training data, from 0 to below 1")]
+    Validation { part: f64 },
     #[error("{model} cannot learn a text: choose charlm")]
     NotForText { model: String },
     #[error("charlm learns texts: choose --data text, or the path of a .txt file")]
@@ -163,6 +184,16 @@ pub enum TaskError {
         "the model quadratic and the data set noise belong together: {model} cannot learn {data}"
     )]
     QuadraticNeedsNoise { model: String, data: String },
+    #[error("model = \"own\" and data = \"own\" belong together: a program of your own holds both")]
+    HalfOwn,
+    #[error(
+        "this job is trained by a program of your own: start it with `paceline join HOST:PORT -- COMMAND`"
+    )]
+    OwnProgram,
+    #[error(
+        "this job names the model {model} and the data {data}: start its coordinator with --model own --data own"
+    )]
+    NotOwn { model: String, data: String },
     #[error(transparent)]
     Data(Box<LoadError>),
 }

@@ -2,10 +2,12 @@
 
 use paceline_learn::DataError;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paceline_learn::Extent;
 use paceline_runtime::{Stuck, WorkerId};
+
+use crate::plain::plain;
 
 /// A valid job whose run failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -36,6 +38,58 @@ pub enum RunError {
     Disagreed { exchange: u64, workers: Vec<WorkerId> },
     #[error("{strategy} diverged: {reason}")]
     Diverged { strategy: String, reason: String },
+    #[error("the coordinator is gone")]
+    CoordinatorGone,
+    #[error("the coordinator is gone for good; worker {heir} saves what was learned")]
+    GoneAndLeft { heir: WorkerId },
+    #[error(
+        "the coordinator is gone for good; {} in {}",
+        if *is_finished { "the job was finished without it, and the final weights are" } else { "what was learned is saved, for `paceline train --resume`," },
+        path.display()
+    )]
+    GoneAndSaved { path: PathBuf, is_finished: bool },
+    #[error("the coordinator is gone for good, and what was learned cannot be saved: {why}")]
+    GoneAndNotSaved { why: String },
+    #[error("the coordinator refused this worker: {why}")]
+    Refused { why: String },
+    #[error("this worker was put out: {why}")]
+    PutOut { why: String },
+    #[error("the job that the coordinator sent cannot be read: {why}")]
+    JobUnreadable { why: String },
+    #[error("cannot listen for other workers: {why}")]
+    Listen { why: String },
+    #[error("cannot start a worker process: {why}")]
+    Spawn { why: String },
+    #[error("a worker process failed: {why}")]
+    WorkerFailed { why: String },
+    #[error("{why}")]
+    Join { why: String },
+    #[error("the coordinator stops: {why}")]
+    Coordinate { why: String },
+    #[error(
+        "no coordinator answers in {}: is it running, and is this its --state folder?",
+        state.display()
+    )]
+    NoCoordinator { state: PathBuf },
+    #[error("the coordinator refuses: {why}")]
+    WishRefused { why: String },
+    #[error("every worker process has ended before the job was done")]
+    AllWorkersGone,
+    /// The ranks of an MPI job are fixed.
+    #[error("{why}, and the job ends; {}", resumable(newest.as_deref()))]
+    RankLost { why: String, newest: Option<PathBuf> },
+}
+
+/// From what a job that has ended can be resumed.
+fn resumable(newest: Option<&Path>) -> String {
+    let Some(newest) = newest else {
+        return "no checkpoint has been written yet: begin anew".to_owned();
+    };
+    let folder = newest.parent().unwrap_or(newest).display();
+    format!(
+        "the last checkpoint is {}: resume it with --resume {folder}, on any number of ranks, threads or processes",
+        newest.display()
+    )
 }
 
 /// "worker 1 does", "workers 1, 2 do".
@@ -63,6 +117,8 @@ pub enum JournalError {
     Malformed { path: PathBuf, line: usize, source: serde_json::Error },
     #[error("{}, line 1: not the beginning of a Paceline journal", path.display())]
     NotAJournal { path: PathBuf },
+    #[error("{}, line {line}: longer than any line of a Paceline journal", path.display())]
+    TooLong { path: PathBuf, line: usize },
     #[error(
         "{}, line 1: a journal of version {version}; this Paceline reads version {supported}",
         path.display()
@@ -73,7 +129,7 @@ pub enum JournalError {
 /// The message without serde_json's own line number, which counts within one line of the journal.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    text.rsplit_once(" at line ").map_or(text.clone(), |(message, _)| message.to_owned())
+    plain(text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message))
 }
 
 /// A trained model and data or requests that do not fit it.

@@ -1,4 +1,4 @@
-//! Evaluates replicas on the test set: inline where time is virtual, in the background of a real run.
+//! Evaluates replicas on the test set and on the validation part: inline where time is virtual, in the background of a real run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use paceline_runtime::edge::Workspace;
 use paceline_runtime::{Line, Record};
 
 use crate::pace::cores;
-use crate::task::Task;
+use crate::task::{Part, Task};
 
 pub enum Evaluator {
     /// The run waits; its virtual time does not pass.
@@ -40,11 +40,14 @@ pub struct Background {
 
 /// Parameters to evaluate, and when the run had them.
 pub struct EvalRequest {
+    pub on: Part,
     pub at: Duration,
     pub samples: u64,
     pub params: Arc<Vector>,
 }
 
+/// Validations are skipped while this many evaluations wait: the run would have to wait for them at its end.
+const VALIDATIONS_WAITING: usize = 16;
 /// Replicas that wait to be evaluated may take this much memory; beyond it, epochs are skipped.
 const BYTES_WAITING: usize = 256 << 20;
 /// This many may always wait, however large they are.
@@ -89,6 +92,10 @@ impl Evaluator {
             Evaluator::Background(background) => {
                 let bytes = size_of_val(request.params.as_slice());
                 let waiting_max = (BYTES_WAITING / bytes.max(1)).max(WAITING_MIN);
+                let waiting_max = match request.on {
+                    Part::Validation => waiting_max.min(VALIDATIONS_WAITING),
+                    Part::Test => waiting_max,
+                };
                 if background.waiting < waiting_max && background.requests.send(request).is_ok() {
                     background.waiting += 1;
                 }
@@ -136,11 +143,23 @@ impl Evaluator {
     }
 }
 
+/// The line of an evaluation.
+pub fn line(on: Part, at: Duration, samples: u64, (loss, accuracy): (f64, f64)) -> Line {
+    let record = match on {
+        Part::Validation => Record::Validated { samples, loss, accuracy },
+        Part::Test => Record::Scored { samples, loss, accuracy },
+    };
+    Line { at, record }
+}
+
 impl Setup {
     fn evaluate(&mut self, request: &EvalRequest, threads: impl Fn() -> usize) -> Option<Line> {
-        let EvalRequest { at, samples, params } = request;
-        let score = self.task.evaluate(params, &mut self.workspaces, threads)?;
-        let (loss, accuracy) = (score.loss(), score.accuracy());
-        Some(Line { at: *at, record: Record::Scored { samples: *samples, loss, accuracy } })
+        let EvalRequest { on, at, samples, params } = request;
+        let data = match on {
+            Part::Validation => self.task.validation.clone()?,
+            Part::Test => self.task.test.clone(),
+        };
+        let score = self.task.evaluate_on(&*data, params, &mut self.workspaces, threads)?;
+        Some(line(*on, *at, *samples, (score.loss(), score.accuracy())))
     }
 }

@@ -1,5 +1,6 @@
 //! Watches a run, on any cluster, until it ends: journal, results, evaluations, checkpoints, the wish to stop.
 
+pub mod curve;
 mod deployed;
 pub mod evaluator;
 pub mod observer;
@@ -82,8 +83,11 @@ impl Watch<'_> {
     fn take(&mut self, output: ClusterOutput) -> ControlFlow<()> {
         match (output, &mut self.writer) {
             (ClusterOutput::Line(line), _) => return self.observer.observe(&line),
-            (ClusterOutput::Evaluate { at, samples, replicas }, _) => {
-                return self.observer.evaluate(at, samples, &replicas);
+            (ClusterOutput::Evaluate { at, samples, ends_epoch, parts: 1, replicas, .. }, _) => {
+                return self.observer.evaluate((at, samples), ends_epoch, &replicas);
+            }
+            (ClusterOutput::Evaluate { by, at, samples, parts, replicas, .. }, _) => {
+                return self.observer.evaluate_part((at, samples), (by, parts), replicas);
             }
             // Everything that led to the snapshot has been observed: if training has diverged, the older
             // checkpoints are worth more than this one.
@@ -94,7 +98,7 @@ impl Watch<'_> {
                 let points = &self.observer.totals.curve.points;
                 let (first, last) = (points.first(), points.last());
                 let losses = Losses { first: first.map(|p| p.1), last: last.map(|p| p.1) };
-                writer.offer(snapshot, losses);
+                writer.offer(snapshot, losses, self.observer.totals.past());
             }
             (ClusterOutput::Snapshot(_), None) => {}
         }

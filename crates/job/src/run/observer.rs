@@ -1,5 +1,6 @@
 //! Reads every line of a run: keeps the totals, requests evaluations, notices divergence, makes the result.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,13 +8,14 @@ use std::time::Duration;
 
 use paceline_learn::Vector;
 use paceline_learn::vector::mean;
-use paceline_runtime::{Coordination, Journal, Line, Reader, Record, journal};
+use paceline_runtime::{Coordination, Journal, Line, Reader, Record, WorkerId, journal};
 
 use crate::job::{Prepared, Target};
 use crate::retime::Training;
-use crate::run::evaluator::{EvalRequest, Evaluator};
-use crate::run::totals::RunTotals;
+use crate::run::evaluator::{EvalRequest, Evaluator, line};
+use crate::run::totals::{RunTotals, Score};
 use crate::run_result::RunResult;
+use crate::task::Part;
 
 /// Takes every line of a run's journal.
 pub struct Observer<'a> {
@@ -22,6 +24,11 @@ pub struct Observer<'a> {
     evaluator: Evaluator,
     coordination: Coordination,
     training: Option<Arc<Training>>,
+    /// Whether there is a validation part.
+    validates: bool,
+    bytes_evaluated: u64,
+    /// Replicas that wait for those of other members, by samples: to be evaluated together.
+    parts: BTreeMap<u64, BTreeMap<WorkerId, Arc<Vector>>>,
     /// The target at which the run ends.
     end_at: Option<Target>,
     pub diverged: Option<String>,
@@ -39,6 +46,9 @@ impl<'a> Observer<'a> {
             evaluator,
             coordination,
             training: prepared.training.clone(),
+            validates: prepared.task.validation.is_some(),
+            bytes_evaluated: 0,
+            parts: BTreeMap::new(),
             end_at: prepared.target.filter(|_| prepared.ends_at_target),
             diverged: None,
         };
@@ -50,7 +60,7 @@ impl<'a> Observer<'a> {
             samples_per_epoch: prepared.plan.samples_per_epoch,
             model: prepared.model.clone(),
             data: prepared.data.clone(),
-            params: prepared.plan.initial.len() as u64,
+            params: prepared.size() as u64,
             kernels: prepared.task.model.kernels().to_owned(),
             together: coordination == Coordination::Synchronous,
             central: coordination == Coordination::Centered { applies_samples: true },
@@ -59,9 +69,17 @@ impl<'a> Observer<'a> {
         if let Some(snapshot) = &prepared.plan.resumed {
             let (loss_first, loss_last) = (prepared.losses.first, prepared.losses.last);
             let (round, version) = (snapshot.rounds_mean(), snapshot.version());
-            let spans = snapshot.done.clone();
-            let record = Record::Resumed { round, version, spans, loss_first, loss_last };
-            observer.write(&Line { at: Duration::ZERO, record });
+            let past = (!prepared.past.is_empty()).then(|| Box::new(prepared.past.clone()));
+            let record = Record::Resumed {
+                round,
+                version,
+                spans: snapshot.done.clone(),
+                loss_first,
+                loss_last,
+                samples_total: past.as_ref().map(|_| prepared.plan.samples_total),
+                past,
+            };
+            observer.write(&Line { at: prepared.past.time, record });
         }
         observer
     }
@@ -69,6 +87,9 @@ impl<'a> Observer<'a> {
     /// Reads a line; breaks off the run when training has diverged.
     pub fn observe(&mut self, line: &Line) -> ControlFlow<()> {
         self.write(line);
+        if line.record == Record::StartedOver {
+            self.parts.clear();
+        }
         let Record::Applied { .. } = line.record else { return ControlFlow::Continue(()) };
         if self.totals.curve.has_diverged() {
             self.diverged = Some(format!(
@@ -81,15 +102,43 @@ impl<'a> Observer<'a> {
         if self.has_arrived() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Evaluates the mean of these replicas, which had learned from `samples` samples.
+    /// Evaluates the mean of these replicas, which had learned from so many samples, on the validation part, and at the end of
+    /// an epoch on the test set.
     pub fn evaluate(
         &mut self,
-        at: Duration,
-        samples: u64,
+        (at, samples): (Duration, u64),
+        ends_epoch: bool,
         replicas: &[Arc<Vector>],
     ) -> ControlFlow<()> {
-        self.score(at, samples, mean(replicas.iter()), Evaluator::request);
+        let others = replicas.iter().skip(1);
+        self.bytes_evaluated +=
+            others.map(|params| size_of_val(params.as_slice()) as u64).sum::<u64>();
+        // The replicas of a run that is only timed hold nothing.
+        let params = if self.training.is_some() { None } else { mean(replicas.iter()) };
+        self.score(Part::Validation, (at, samples), params.clone(), Evaluator::request);
+        if ends_epoch {
+            self.score(Part::Test, (at, samples), params, Evaluator::request);
+        }
         if self.has_arrived() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Keeps the replica of one of `parts` members; when all are here, their mean is evaluated, at the time of the last one.
+    pub fn evaluate_part(
+        &mut self,
+        (at, samples): (Duration, u64),
+        (by, parts): (WorkerId, usize),
+        replicas: Vec<Arc<Vector>>,
+    ) -> ControlFlow<()> {
+        let known = self.parts.entry(samples).or_default();
+        known.extend(replicas.into_iter().map(|replica| (by, replica)));
+        if known.len() < parts {
+            return ControlFlow::Continue(());
+        }
+        let whole = self.parts.remove(&samples).unwrap_or_default();
+        // A member that had no samples, or was lost, never handed in its part of an earlier one.
+        self.parts = self.parts.split_off(&samples);
+        let replicas: Vec<Arc<Vector>> = whole.into_values().collect();
+        self.evaluate((at, samples), false, &replicas)
     }
 
     /// Reads the scores that have arrived; breaks off the run when its target is reached.
@@ -102,15 +151,7 @@ impl<'a> Observer<'a> {
 
     /// Whether the target is reached at which the run ends.
     fn has_arrived(&self) -> bool {
-        match self.end_at {
-            Some(Target::Loss(wanted)) => {
-                self.totals.curve.last().is_some_and(|loss| loss <= wanted)
-            }
-            Some(Target::Accuracy(wanted)) => {
-                self.totals.scores.last().is_some_and(|score| score.accuracy >= wanted)
-            }
-            None => false,
-        }
+        self.end_at.is_some_and(|target| self.totals.is_at(target))
     }
 
     /// Whether the loss is above where it began, or training has diverged.
@@ -125,18 +166,18 @@ impl<'a> Observer<'a> {
 
     fn score(
         &mut self,
-        at: Duration,
-        samples: u64,
+        on: Part,
+        (at, samples): (Duration, u64),
         params: Option<Arc<Vector>>,
         request: fn(&mut Evaluator, EvalRequest) -> Option<Line>,
     ) {
+        if on == Part::Validation && !self.validates {
+            return;
+        }
         let line = match (&self.training, params) {
-            (Some(training), _) => {
-                let (loss, accuracy) = training.score(samples);
-                Some(Line { at, record: Record::Scored { samples, loss, accuracy } })
-            }
+            (Some(training), _) => Some(line(on, at, samples, training.score(on, samples))),
             (None, Some(params)) => {
-                request(&mut self.evaluator, EvalRequest { at, samples, params })
+                request(&mut self.evaluator, EvalRequest { on, at, samples, params })
             }
             (None, None) => None,
         };
@@ -158,15 +199,23 @@ impl<'a> Observer<'a> {
             self.evaluator.finish(|| given_up || hurry.load(Ordering::Relaxed));
         self.evaluator = evaluator;
         lines.iter().for_each(|line| self.write(line));
-        let last = self.totals.scores.last().map(|score| score.samples);
+        let samples = self.totals.tally.samples();
         // Asynchronous replicas still change when all samples are applied.
-        let is_scored = last == Some(self.totals.tally.samples())
-            && self.coordination != Coordination::Asynchronous;
-        if self.diverged.is_none() && !is_scored {
-            let end = self.totals.over.unwrap_or(self.totals.end);
-            let is_brief = stopped || hurry.load(Ordering::Relaxed);
-            let request = if is_brief { Evaluator::request_briefly } else { Evaluator::request };
-            self.score(end, self.totals.samples(), params, request);
+        let is_in = |scores: &[Score]| {
+            scores.last().is_some_and(|score| score.samples == samples)
+                && self.coordination != Coordination::Asynchronous
+        };
+        let validations = &self.totals.validations;
+        let missing =
+            [(Part::Validation, is_in(validations)), (Part::Test, is_in(&self.totals.scores))];
+        for (on, is_in) in missing {
+            if self.diverged.is_none() && !is_in {
+                let end = self.totals.over.unwrap_or(self.totals.end);
+                let is_brief = stopped || hurry.load(Ordering::Relaxed);
+                let request =
+                    if is_brief { Evaluator::request_briefly } else { Evaluator::request };
+                self.score(on, (end, samples), params.clone(), request);
+            }
         }
         let given_up = self.diverged.is_some() || self.has_arrived();
         if self.diverged.is_none() && self.totals.curve.ends_higher() {
@@ -176,16 +225,8 @@ impl<'a> Observer<'a> {
             );
         }
         let totals = &self.totals;
-        let time_to_target = match prepared.target {
-            _ if self.diverged.is_some() => None,
-            Some(Target::Loss(loss)) => totals.curve.time_to(loss),
-            Some(Target::Accuracy(wanted)) => totals
-                .scores
-                .iter()
-                .find(|score| score.accuracy >= wanted)
-                .map(|score| score.at.as_secs_f64()),
-            None => None,
-        };
+        let target = prepared.target.filter(|_| self.diverged.is_none());
+        let validated = totals.validations.last();
         let waited_for = totals.waited_for.iter().max_by_key(|(_, time)| **time);
         let ledger = totals.tally.verdict(stopped || given_up);
         RunResult {
@@ -202,10 +243,13 @@ impl<'a> Observer<'a> {
             recovery: totals.recoveries.summary(),
             epochs: ledger.done as f64 / prepared.plan.samples_per_epoch as f64,
             bytes_sent: totals.bytes_sent,
+            bytes_evaluated: self.bytes_evaluated,
             loss: totals.curve.last().unwrap_or(f64::NAN),
+            validation_loss: validated.map_or(f64::NAN, |score| score.loss),
+            validation_accuracy: validated.map_or(f64::NAN, |score| score.accuracy),
             accuracy: totals.scores.last().map_or(f64::NAN, |score| score.accuracy),
             utilization: totals.utilization().into_values().collect(),
-            time_to_target_seconds: time_to_target,
+            seconds_to_target: target.and_then(|target| totals.time_to(target)),
             ledger,
             diverged: self.diverged.clone(),
             learning_rate: prepared.plan.schedule.base,

@@ -1,12 +1,17 @@
 //! Reads a journal and keeps the totals that a run's result reports.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::curve::{CELLS_PER_EPOCH, Curve, time_to};
 use super::recovery::Recoveries;
 use crate::error::RunError;
-use paceline_runtime::journal::weight_of;
+use crate::job::Target;
+use paceline_runtime::journal::{Past, PastLoss, PastScore, weight_of};
 use paceline_runtime::{Line, Reader, Record, SampleTally, WorkerId};
+
+/// So many evaluations in a row must be at a target, so that a lucky one does not count.
+const IN_A_ROW: usize = 2;
 
 /// The totals of a run so far.
 #[derive(Default)]
@@ -28,7 +33,12 @@ pub struct RunTotals {
     pub workers: BTreeMap<WorkerId, Life>,
     pub members: Vec<WorkerId>,
     pub curve: Curve,
+    /// On the test set.
     pub scores: Vec<Score>,
+    /// On the validation part.
+    pub validations: Vec<Score>,
+    /// Losses and scores of the whole job, for checkpoints.
+    past: Past,
     pub staleness_max: u64,
     pub notes: BTreeMap<String, (f64, u64)>,
     exchanges: BTreeMap<(u64, u64), Vec<Wait>>,
@@ -77,7 +87,9 @@ impl Reader for RunTotals {
         match &line.record {
             Record::Began { samples_per_epoch, .. } => {
                 self.curve = Curve::new(*samples_per_epoch);
+                self.past = Past::new(*samples_per_epoch / CELLS_PER_EPOCH);
             }
+            Record::Resumed { round, past: Some(past), .. } => self.resume(line.at, *round, past),
             Record::Resumed { round, loss_first, loss_last, .. } => {
                 (self.rounds, self.rounds_before) = (*round, *round);
                 let losses = [loss_first, loss_last].into_iter().copied().flatten();
@@ -101,11 +113,13 @@ impl Reader for RunTotals {
             Record::Waited { whom, since, who } if whom != who => {
                 *self.waited_for.entry(*whom).or_default() += line.at.saturating_sub(*since);
             }
-            Record::Applied { spans, loss_sum, weight, staleness, .. } => {
+            Record::Applied { spans, loss_sum, weight, staleness, rate, .. } => {
                 self.staleness_max = self.staleness_max.max(*staleness);
                 if samples_new > 0 {
                     let weight = weight_of(spans.len(), *weight);
                     self.curve.add(line.at, spans.len(), *loss_sum, weight);
+                    let (at, samples, loss) = (line.at, self.tally.samples(), loss_sum / weight);
+                    self.past.add_loss(PastLoss { at, samples, loss, weight, rate: *rate });
                 }
             }
             Record::Committed { round, .. } => {
@@ -116,7 +130,9 @@ impl Reader for RunTotals {
                 self.started_over += 1;
                 (self.rounds, self.steps) = (self.rounds_before, 0);
                 self.scores.clear();
+                self.validations.clear();
                 self.curve = Curve::new(self.tally.samples_per_epoch);
+                self.past = Past::new(self.past.samples_per_loss);
             }
             Record::GaveUp { restarts } => {
                 self.failure = Some(RunError::GaveUp { restarts: *restarts });
@@ -132,6 +148,11 @@ impl Reader for RunTotals {
             }
             &Record::Scored { samples, loss, accuracy } => {
                 self.scores.push(Score { at: line.at, samples, loss, accuracy });
+                self.past.add_score(PastScore { at: line.at, samples, loss, accuracy });
+            }
+            &Record::Validated { samples, loss, accuracy } => {
+                self.validations.push(Score { at: line.at, samples, loss, accuracy });
+                self.past.add_validation(PastScore { at: line.at, samples, loss, accuracy });
             }
             Record::Finished { who, .. } | Record::Left { who } | Record::Crashed { who } => {
                 self.workers.entry(*who).or_default().end(line.at);
@@ -142,6 +163,34 @@ impl Reader for RunTotals {
 }
 
 impl RunTotals {
+    /// The history of the job so far.
+    pub fn past(&self) -> Past {
+        let (time, samples_computed) = (self.end, self.tally.computed());
+        Past { time, bytes_sent: self.bytes_sent, samples_computed, ..self.past.clone() }
+    }
+
+    /// A run is resumed that was started again: losses, scores and traffic are those of its checkpoint.
+    fn resume(&mut self, at: Duration, round: u64, past: &Past) {
+        (self.rounds, self.rounds_before, self.steps) = (round, round, 0);
+        self.workers.values_mut().for_each(|life| life.end(at));
+        self.exchanges.clear();
+        self.over = None;
+        self.bytes_sent = past.bytes_sent;
+        self.past = past.clone();
+        self.curve = Curve::new(self.tally.samples_per_epoch);
+        let mut before = 0;
+        for PastLoss { at, samples, loss, weight, .. } in &past.losses {
+            self.curve.add(*at, samples.saturating_sub(before), loss * weight, *weight);
+            before = *samples;
+        }
+        let score = |score: &PastScore| {
+            let PastScore { at, samples, loss, accuracy } = *score;
+            Score { at, samples, loss, accuracy }
+        };
+        self.scores = past.scores.iter().map(score).collect();
+        self.validations = past.validations.iter().map(score).collect();
+    }
+
     fn view(&mut self, at: Duration, members: &[WorkerId]) {
         for (who, life) in &mut self.workers {
             if members.binary_search(who).is_err() {
@@ -182,6 +231,35 @@ impl RunTotals {
         self.workers.iter().map(|(who, life)| (*who, part(life))).collect()
     }
 
+    /// When the target was reached, in seconds. On the validation part two evaluations in a row must be at it.
+    pub fn time_to(&self, target: Target) -> Option<f64> {
+        let judged = |value: fn(&Score) -> f64| -> Vec<_> {
+            self.validations.iter().map(|score| (score.at, value(score))).collect()
+        };
+        match target {
+            Target::TrainingLoss(loss) => time_to(&self.curve.points, loss, 1),
+            Target::Loss(loss) => time_to(&judged(|score| score.loss), loss, IN_A_ROW),
+            Target::Accuracy(wanted) => {
+                time_to(&judged(|score| -score.accuracy), -wanted, IN_A_ROW)
+            }
+        }
+    }
+
+    /// Whether the run is at the target now.
+    pub fn is_at(&self, target: Target) -> bool {
+        let is_at = |score: &Score| match target {
+            Target::Accuracy(wanted) => score.accuracy >= wanted,
+            Target::Loss(wanted) | Target::TrainingLoss(wanted) => score.loss <= wanted,
+        };
+        match target {
+            Target::TrainingLoss(wanted) => self.curve.last().is_some_and(|loss| loss <= wanted),
+            Target::Loss(_) | Target::Accuracy(_) => {
+                let last = self.validations.last_chunk::<IN_A_ROW>();
+                last.is_some_and(|scores| scores.iter().all(is_at))
+            }
+        }
+    }
+
     /// Samples applied so far.
     pub fn samples(&self) -> u64 {
         self.tally.samples()
@@ -202,77 +280,34 @@ impl RunTotals {
     }
 }
 
-/// The training loss over time, on a grid of 1/20 epoch.
-#[derive(Default)]
-pub struct Curve {
-    per_cell: u64,
-    samples: u64,
-    loss_sum: f64,
-    weight: f64,
-    recent: VecDeque<f64>,
-    /// Time and smoothed loss.
-    pub points: Vec<(Duration, f64)>,
-}
+#[cfg(test)]
+mod tests {
+    use paceline_runtime::Spans;
 
-/// The loss is smoothed over this many cells: half an epoch.
-const SMOOTHED: usize = 10;
-const CELLS_PER_EPOCH: u64 = 20;
+    use super::*;
 
-impl Curve {
-    fn new(samples_per_epoch: u64) -> Curve {
-        Curve { per_cell: (samples_per_epoch / CELLS_PER_EPOCH).max(1), ..Curve::default() }
-    }
-
-    fn add(&mut self, at: Duration, samples: u64, loss_sum: f64, weight: f64) {
-        self.samples += samples;
-        self.loss_sum += loss_sum;
-        self.weight += weight;
-        // Samples that are all masked have no mean loss.
-        if self.samples < self.per_cell || self.weight == 0.0 {
-            return;
+    #[test]
+    fn a_target_that_was_reached_before_a_resume_stays_reached() {
+        let mut before = RunTotals::default();
+        for (second, loss) in [(1, 0.9), (2, 0.4), (3, 0.3)] {
+            let record = Record::Validated { samples: 10 * second, loss, accuracy: 0.5 };
+            before.read(&Line { at: Duration::from_secs(second), record });
         }
-        self.recent.push_back(self.loss_sum / self.weight);
-        if self.recent.len() > SMOOTHED {
-            self.recent.pop_front();
-        }
-        let smoothed = self.recent.iter().sum::<f64>() / self.recent.len() as f64;
-        self.points.push((at, smoothed));
-        (self.samples, self.loss_sum, self.weight) = (0, 0.0, 0.0);
-    }
-
-    pub fn last(&self) -> Option<f64> {
-        self.points.last().map(|(_, loss)| *loss)
-    }
-
-    /// When the loss first fell to `target`, between grid points by interpolation.
-    pub fn time_to(&self, target: f64) -> Option<f64> {
-        let at = self.points.iter().position(|(_, loss)| *loss <= target)?;
-        let (after, below) = self.points[at];
-        let Some((before, above)) = at.checked_sub(1).map(|before| self.points[before]) else {
-            return Some(after.as_secs_f64());
+        let (mut after, past) = (RunTotals::default(), Some(Box::new(before.past())));
+        let record = Record::Resumed {
+            round: 3,
+            version: 0,
+            spans: Spans::one(0, 30),
+            loss_first: None,
+            loss_last: None,
+            samples_total: Some(60),
+            past,
         };
-        let part = if above > below { (above - target) / (above - below) } else { 1.0 };
-        Some(before.as_secs_f64() + part * (after - before).as_secs_f64())
-    }
 
-    /// Whether the loss ends well above where it began.
-    pub fn ends_higher(&self) -> bool {
-        match (self.points.first(), self.points.last()) {
-            (Some((_, first)), Some((_, last))) => *last > 1.5 * first.abs().max(1e-3),
-            _ => false,
-        }
-    }
+        after.read(&Line { at: Duration::from_secs(3), record });
 
-    /// Whether training has diverged: the loss is not finite, or far above where it began.
-    pub fn has_diverged(&self) -> bool {
-        if !self.loss_sum.is_finite() {
-            return true;
-        }
-        match (self.points.first(), self.points.last()) {
-            (Some((_, first)), Some((_, last))) => {
-                !last.is_finite() || *last > 20.0 * first.abs().max(1e-3)
-            }
-            _ => false,
-        }
+        let target = Target::Loss(0.5);
+        assert!(before.time_to(target).is_some());
+        assert_eq!(after.time_to(target), before.time_to(target));
     }
 }

@@ -19,7 +19,7 @@ use paceline_sim::Scenario;
 
 use crate::checkpoint::{Saved, Saving, Writer};
 use crate::error::{Error, JobError, RunError, ScenarioError};
-use crate::hosts::{Hosts, hosted};
+use crate::hosts::{Hosts, check_resumed, hosted};
 use crate::job::Prepared;
 use crate::pace;
 use crate::run::evaluator::Evaluator;
@@ -74,11 +74,8 @@ pub fn train_hosted(
     options: TrainOptions<'_>,
     host: impl Fn(HostLine) + Send + Sync + 'static,
 ) -> Result<Trained, Error> {
-    if options.saving.is_some() {
-        return Err(JobError::HostsNotSaved.into());
-    }
     let hosts = Hosts::new(host);
-    let trained = run(&hosted(prepared)?, options, Some(&hosts));
+    let trained = run(&hosted(prepared), options, Some(&hosts));
     if trained.is_ok() {
         hosts.join()?
     } else {
@@ -94,6 +91,7 @@ fn run(
 ) -> Result<Trained, Error> {
     let TrainOptions { speeds, pace, stop, saving, faults, readers } = options;
     pace::check_speeds(&speeds)?;
+    check_resumed(prepared)?;
     let faults = faults.map(|faults| Scenario { workers: prepared.workers, ..faults });
     if let Some(faults) = &faults {
         faults.check().map_err(ScenarioError::from)?;
@@ -122,6 +120,7 @@ fn run(
         samples_total: prepared.plan.samples_total,
         coordination,
         done: prepared.plan.resumed.as_ref().map(done).unwrap_or_default(),
+        elapsed: prepared.past.time,
         pace,
         hosts: hosts.cloned().map(|hosts| -> StartHost { Box::new(move |line| hosts.start(line)) }),
         elastic: faults.as_ref().map(faults::elastic),
@@ -140,7 +139,7 @@ fn run(
     fate.map(JoinHandle::join);
     ended?;
     let joined = crew.join();
-    let seconds = started.elapsed().as_secs_f64();
+    let seconds = (prepared.past.time + started.elapsed()).as_secs_f64();
     // Also after a failure: the last snapshot is what the user can resume from.
     let saved = watch.writer.map(Writer::finish);
     joined?;
@@ -271,7 +270,7 @@ impl Running for ThreadRun {
 }
 
 /// Time per sample of each worker; empty if no speeds are emulated.
-fn paces(prepared: &Prepared, speeds: &[f64], pace: Option<Duration>) -> Vec<Duration> {
+pub(crate) fn paces(prepared: &Prepared, speeds: &[f64], pace: Option<Duration>) -> Vec<Duration> {
     if speeds.is_empty() {
         return vec![];
     }

@@ -1,8 +1,9 @@
 //! The inner loops of all layers, with the fastest instructions of the processor.
 //!
-//! This is the only module with unsafe code. Two kernels do nearly all of the work, `sweep` and
-//! `outer`. The others are plain loops, compiled once for each instruction set (`on_every_path!`), which the
-//! compiler vectorizes.
+//! This is the only module with unsafe code, which is why memory that others lend (`lent`), that is used again (`pool`) and
+//! that processes share (`shared`) is here, too. Two kernels do nearly
+//! all of the work, `sweep` and `outer`. The others are plain loops, compiled once for each instruction set
+//! (`on_every_path!`), which the compiler vectorizes.
 
 #![allow(unsafe_code)]
 
@@ -42,11 +43,18 @@ macro_rules! on_every_path {
     )*};
 }
 
+mod lent;
 pub mod loops;
 mod outer;
 mod pack;
 mod peak;
+mod pool;
 pub mod rows;
+#[cfg(target_os = "linux")]
+pub mod shared;
+#[cfg(not(target_os = "linux"))]
+#[path = "shared_elsewhere.rs"]
+pub mod shared;
 mod simd;
 mod sweep;
 #[cfg(test)]
@@ -54,7 +62,9 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+pub use lent::Lent;
 pub use outer::Outer;
+pub use pool::Pool;
 pub use sweep::{Positions, Start, Strides, Sweep};
 
 use simd::Simd;

@@ -161,7 +161,7 @@ impl Model for Net {
 
     /// Every layer has its own random numbers.
     fn initial(&self, seed: u64) -> Vector {
-        let mut initial = vec![0.0; self.size()];
+        let mut initial = Vector::zeros(self.size());
         for (index, node) in self.nodes.iter().enumerate() {
             let mut dice = Dice::keyed(&[seed, index as u64]);
             let from = self.slots[node.from].value.extent;

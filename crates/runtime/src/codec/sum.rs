@@ -1,10 +1,10 @@
 //! The arithmetic of a sum over members, the same in every cluster.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use paceline_learn::{Dice, Vector};
+use paceline_learn::{Dice, Vector, vector::add};
 
+use super::chunks::{chunk, whole_buckets};
 use super::{Encoded, Payload, half, quantize};
 
 /// A sum over members that is computed while their parts arrive.
@@ -12,8 +12,7 @@ use super::{Encoded, Payload, half, quantize};
 /// Parts are added in rank order, whatever order they arrive in, so the bits do not depend on which one was
 /// first. A part is added, and dropped, as soon as all parts of lower rank are: a simulated cluster of a
 /// thousand equal workers holds two gradients, not a thousand. Half and quantized sums are then encoded again
-/// in one chunk per member that had something to add, without the buffers behind them. A sum over one member adds no
-/// rounding.
+/// in one chunk per member, without the buffers behind them. A sum over one part adds no rounding.
 #[derive(Debug)]
 pub struct Adding {
     /// By rank: parts that wait for one of lower rank.
@@ -84,10 +83,11 @@ impl Adding {
     pub fn finish(self, dice: &mut Dice) -> Vector {
         assert_eq!(self.passed, self.waiting.len(), "a sum ends when all have entered");
         let Some((form, mut total)) = self.total else { return Vector::new() };
-        // Each chunk has its own dice, so that a member can encode it without the others.
+        // Each chunk has its own dice, so that a member can encode it without the others. There are as many as members, not as
+        // parts: a member knows the chunks before it knows who has something to add.
         let key = dice.draw();
-        let n = self.parts;
-        if n > 1 {
+        let n = self.waiting.len();
+        if self.parts > 1 {
             for j in 0..n {
                 let range = chunk(form.learned, n, j);
                 round_again(form.kind, &mut total[range], &mut Dice::keyed(&[key, j as u64]));
@@ -95,6 +95,41 @@ impl Adding {
         }
         total
     }
+
+    /// The sum of chunk `j`, once the chunks of all members have entered: what [`finish`](Self::finish) gives for this chunk of
+    /// vectors with `params` learned numbers, encoded. `None` if no member had anything to add.
+    pub fn finish_chunk(self, dice: &mut Dice, params: usize, j: usize) -> Option<Payload> {
+        assert_eq!(self.passed, self.waiting.len(), "a sum ends when all have entered");
+        let (form, total) = self.total?;
+        let chunk = (params, self.waiting.len(), j);
+        Some(encode_sum(form.kind, total, self.parts, chunk, dice.draw()))
+    }
+}
+
+/// into <- the sum of dense parts of its length, in the order in which they stand. The bits are those of [`Adding`], and the parts are
+/// read once.
+pub fn add_dense(into: &mut [f32], parts: &[&[f32]]) {
+    let Some((first, others)) = parts.split_first() else { return into.fill(0.0) };
+    for (i, into) in into.chunks_mut(BLOCK).enumerate() {
+        let here = i * BLOCK..i * BLOCK + into.len();
+        match others {
+            // One pass instead of two where nothing else follows.
+            [second] => {
+                let pairs = first[here.clone()].iter().zip(&second[here]);
+                into.iter_mut().zip(pairs).for_each(|(into, (x, y))| *into = x + y);
+            }
+            _ => {
+                into.copy_from_slice(&first[here.clone()]);
+                others.iter().for_each(|part| add(into, &part[here.clone()]));
+            }
+        }
+    }
+}
+
+/// The random numbers of a lossy sum. They are keyed by the exchange: not by the view, since the exchange may be tried again in
+/// another one, and not by the member that happens to compute it.
+pub fn dice_of(seed: u64, exchange: u64) -> Dice {
+    Dice::keyed(&[seed, exchange, u64::from(b'x')])
 }
 
 impl Form {
@@ -109,11 +144,6 @@ impl Form {
     }
 }
 
-/// Where chunk j of n lies in a vector.
-pub fn chunk(length: usize, n: usize, j: usize) -> Range<usize> {
-    j * length / n..(j + 1) * length / n
-}
-
 /// Rounds a summed chunk as encoding it again would.
 fn round_again(kind: Kind, values: &mut [f32], dice: &mut Dice) {
     match kind {
@@ -126,4 +156,33 @@ fn round_again(kind: Kind, values: &mut [f32], dice: &mut Dice) {
             quantize::add_levels(bits, bucket, &norms, &levels, 0, values);
         }
     }
+}
+
+/// The sum of chunk j of n as its owner sends it: encoded as its parts were, if it has several. `total` is over what
+/// [`Payload::chunk`] has of each part.
+fn encode_sum(
+    kind: Kind,
+    mut total: Vector,
+    parts: usize,
+    (params, n, j): (usize, usize, usize),
+    key: u64,
+) -> Payload {
+    let own = chunk(params, n, j);
+    let reach = match kind {
+        Kind::Quantized { bucket, .. } => whole_buckets(own.clone(), bucket as usize, params),
+        _ => own.clone(),
+    };
+    let buffers = total.split_off(reach.len());
+    let inside = own.start - reach.start..own.end - reach.start;
+    let values = &total[inside];
+    let learned = match kind {
+        Kind::Half if parts > 1 => Encoded::Half(values.iter().map(|x| half::narrow(*x)).collect()),
+        Kind::Quantized { bits, bucket } if parts > 1 => {
+            let mut dice = Dice::keyed(&[key, j as u64]);
+            let (norms, levels) = quantize::quantize(values, bits, bucket as usize, &mut dice);
+            Encoded::Quantized { bits, bucket, length: values.len() as u32, norms, levels }
+        }
+        _ => Encoded::Dense(values.into()),
+    };
+    Payload { learned, buffers }
 }

@@ -1,5 +1,7 @@
 //! What codecs and sums promise.
 
+use std::sync::Arc;
+
 use super::*;
 use paceline_learn::vector::norm_squared;
 use proptest::prelude::*;
@@ -24,7 +26,7 @@ fn noise(seed: u64, length: usize) -> Vector {
 }
 
 fn encode(codec: Codec, vector: &[f32], seed: u64) -> Payload {
-    codec.encode(vector.to_vec(), vector.len(), &mut Vector::new(), &mut Dice::keyed(&[seed]))
+    codec.encode(vector.into(), vector.len(), &mut Vector::new(), &mut Dice::keyed(&[seed]))
 }
 
 fn bits_of(vector: &[f32]) -> Vec<u32> {
@@ -193,7 +195,7 @@ fn what_a_codec_can_hold_comes_back_as_it_was() {
 
 #[test]
 fn dense_moves_the_vector_and_keeps_its_bits() {
-    let vector = vec![-0.0, f32::NAN, f32::MIN_POSITIVE / 2.0, f32::INFINITY];
+    let vector = Vector::from([-0.0, f32::NAN, f32::MIN_POSITIVE / 2.0, f32::INFINITY]);
     let (bits, address) = (bits_of(&vector), vector.as_ptr());
 
     let payload = Codec::Dense.encode(vector, 4, &mut Vector::new(), &mut Dice::keyed(&[0]));
@@ -270,7 +272,7 @@ fn top_k_sends_everything_in_time() {
 
     // With nothing new to send, ten more rounds of five values empty the residual.
     for _ in 0..10 {
-        codec.encode(vec![0.0; length], length, &mut residual, &mut dice).add_to(&mut sent);
+        codec.encode(Vector::zeros(length), length, &mut residual, &mut dice).add_to(&mut sent);
     }
     assert_eq!(sent, given);
     assert_eq!(residual, vec![0.0; length]);
@@ -279,7 +281,7 @@ fn top_k_sends_everything_in_time() {
 #[test]
 fn top_k_takes_the_largest_and_of_equals_the_first() {
     let mut residual = Vector::new();
-    let vector = vec![1.0, -3.0, 2.0, -2.0, 2.0, 0.5];
+    let vector = Vector::from([1.0, -3.0, 2.0, -2.0, 2.0, 0.5]);
 
     let payload =
         Codec::TopK { fraction: 0.5 }.encode(vector, 6, &mut residual, &mut Dice::keyed(&[0]));
@@ -292,8 +294,8 @@ fn top_k_takes_the_largest_and_of_equals_the_first() {
 #[test]
 fn only_top_k_touches_the_residual() {
     for codec in CODECS {
-        let mut residual = vec![7.0; 3];
-        codec.encode(vec![1.0; 3], 3, &mut residual, &mut Dice::keyed(&[0]));
+        let mut residual = Vector::filled(7.0, 3);
+        codec.encode(Vector::filled(1.0, 3), 3, &mut residual, &mut Dice::keyed(&[0]));
         assert_eq!(residual == [7.0; 3], !matches!(codec, Codec::TopK { .. }), "{codec:?}");
     }
 }
@@ -350,11 +352,71 @@ fn who_has_nothing_to_add_is_not_waited_for_and_does_not_count() {
         let part = |seed| encode(codec, &noise(seed, 513), seed);
         let nothing = || encode(codec, &[], 0);
         let with = [nothing(), part(1), nothing(), part(2), nothing()];
+        let without = sum_of(&[part(1), part(2)]);
+        let mut totals = vec![];
         for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]] {
             let total = sum(&with, order, &mut Dice::keyed(&[99]));
-            assert_eq!(bits_of(&total), bits_of(&sum_of(&[part(1), part(2)])), "{codec:?}");
+            match codec {
+                // Quantized sums are encoded again in a chunk per member, with dice of its own.
+                Codec::Qsgd { .. } => assert_eq!(total.len(), without.len()),
+                _ => assert_eq!(bits_of(&total), bits_of(&without), "{codec:?}"),
+            }
+            totals.push(bits_of(&total));
         }
+        assert_eq!(totals[0], totals[1], "{codec:?}");
+        let alone = [nothing(), part(1), nothing()];
+        assert_eq!(
+            bits_of(&sum_of(&alone)),
+            bits_of(&part(1).decode()),
+            "nothing is rounded again"
+        );
         assert!(sum_of(&[nothing(), nothing()]).is_empty());
+    }
+}
+
+/// Members of a cluster add one chunk each: together they must have the bits of the whole sum.
+#[test]
+fn chunks_that_are_summed_and_encoded_apart_are_the_whole_sum() {
+    let codecs = [
+        Codec::Half,
+        Codec::Qsgd { bits: 3, bucket: 7 },
+        Codec::Qsgd { bits: 4, bucket: 64 },
+        Codec::Qsgd { bits: 8, bucket: 1000 },
+    ];
+    for (codec, n, idle) in codecs
+        .into_iter()
+        .flat_map(|codec| [(2, 9), (3, 1), (5, 9), (4, 0)].map(|(n, idle)| (codec, n, idle)))
+    {
+        let (params, buffers) = (1003, 11);
+        let part = |rank: usize| match rank == idle {
+            true => encode(codec, &[], 0),
+            false => {
+                let vector = noise(rank as u64, params + buffers);
+                codec.encode(vector, params, &mut Vector::new(), &mut Dice::keyed(&[rank as u64]))
+            }
+        };
+        let parts: Vec<Payload> = (0..n).map(part).collect();
+        let (mut learned, mut plain) = (Vector::new(), Vector::new());
+        for j in 0..n {
+            let mut adding = Adding::new(n);
+            for (rank, part) in parts.iter().enumerate() {
+                let chunk = part.chunk(n, j);
+                let lengths = if part.is_empty() {
+                    (0, 0)
+                } else {
+                    part.chunk_lengths((params, buffers), n, j)
+                };
+                assert_eq!(chunk.check(lengths.0, lengths.1), Ok(()), "{codec:?}, {j} of {n}");
+                adding.enter(rank, Arc::new(chunk));
+            }
+            let sum =
+                adding.finish_chunk(&mut Dice::keyed(&[99]), params, j).expect("some had parts");
+            let values = sum.decode();
+            learned.extend_from_slice(&values[..sum.learned.len()]);
+            plain.extend_from_slice(&values[sum.learned.len()..]);
+        }
+        learned.extend_from_slice(&plain);
+        assert_eq!(bits_of(&learned), bits_of(&sum_of(&parts)), "{codec:?}, {n} members");
     }
 }
 
@@ -500,10 +562,10 @@ fn a_received_payload_has_the_lengths_of_the_job() {
         }
     }
     let endless = Encoded::Sparse { length: u32::MAX, indices: vec![], values: vec![] };
-    let endless = Payload { learned: endless, buffers: vec![] };
+    let endless = Payload { learned: endless, buffers: Vector::new() };
     assert!(endless.check(7, 2).is_err(), "it is refused before memory is reserved for it");
     let torn = Encoded::Sparse { length: 7, indices: vec![1], values: vec![] };
-    assert!(Payload { learned: torn, buffers: vec![1.0; 2] }.check(7, 2).is_err());
+    assert!(Payload { learned: torn, buffers: Vector::filled(1.0, 2) }.check(7, 2).is_err());
 }
 
 proptest! {
@@ -548,15 +610,15 @@ proptest! {
                 let seed = rank as u64;
                 let (values, statistics) = (noise(seed, params), noise(seed + 100, buffers));
                 let (values, both) = match rank == idle {
-                    true => (vec![], vec![]),
-                    false => (values.clone(), [values, statistics.clone()].concat()),
+                    true => (Vector::new(), Vector::new()),
+                    false => (values.clone(), [values, statistics.clone()].concat().into()),
                 };
-                let statistics = if rank == idle { vec![] } else { statistics };
+                let statistics = if rank == idle { Vector::new() } else { statistics };
                 // Error feedback concerns what is learned only.
                 let waiting = noise(seed + 200, params);
                 let mut residuals = [waiting.clone(), waiting];
                 if values.is_empty() {
-                    residuals = [vec![], vec![]];
+                    residuals = [Vector::new(), Vector::new()];
                 }
                 let dice = || Dice::keyed(&[seed]);
                 let together = codec.encode(both.clone(), params, &mut residuals[0], &mut dice());

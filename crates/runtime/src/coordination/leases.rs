@@ -106,6 +106,10 @@ impl Leases {
         self.stopped = true;
     }
 
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
     /// The answer to the oldest request, if it can be answered now.
     pub fn next_answer(&mut self) -> Option<(WorkerId, u64, Lease)> {
         if self.restoring {

@@ -29,6 +29,8 @@ pub enum Coordination {
 pub enum Input {
     /// A worker wants to take part; [`Output::admitted`] is its id.
     Hello,
+    /// The job has this many samples: the first worker that joins knows, and a coordinator without the data does not.
+    Sized { samples_total: u64 },
     /// A worker is alive.
     Beat(WorkerId),
     /// The connection to a worker broke for good.
@@ -167,6 +169,10 @@ pub struct Addressed {
 pub enum Entry {
     /// The coordinator started, for the first time or again.
     Started,
+    /// The job has this many samples. Comes before the first worker, if at all.
+    Sized {
+        samples_total: u64,
+    },
     /// A worker joined and was given the next id.
     Joined,
     /// Workers that wait to join or to leave are taken together into a plan.

@@ -38,6 +38,7 @@ pub struct Rules {
     pub patience: Duration,
     /// Workers that join within this time are taken in together.
     pub gathering: Duration,
+    /// 0 if only workers know it: [`Input::Sized`] says it before the first one joins.
     pub samples_total: u64,
     pub coordination: Coordination,
     /// The job is given up when every replica was lost more often than this.
@@ -166,6 +167,7 @@ impl Coordinator {
                 self.beats.extend(output.admitted.map(|who| (who, now)));
                 self.with_plan(now, output)
             }
+            Input::Sized { samples_total } => self.decide(Entry::Sized { samples_total }),
             Input::Lost(who) => self.lose(now, who, Why::Disconnected),
             Input::Ban(who) => self.lose(now, who, Why::Banned),
             Input::Tick => self.tick(now),
@@ -192,7 +194,7 @@ impl Coordinator {
             return Output { acknowledged, ..Output::default() };
         }
         if let Word::Suspect { peer, view } = word
-            && view == self.state.view().number
+            && self.state.is_current(view)
         {
             self.suspicions.accused.entry(peer).or_default().insert(from);
             self.suspicions.decide_at.get_or_insert(now.saturating_add(self.rules.patience / 4));
@@ -240,7 +242,9 @@ impl Coordinator {
             self.plan_at = None;
             merge(&mut output, self.decide(Entry::Planned));
         }
+        // Members that have ended close their links.
         if self.suspicions.decide_at.is_some_and(|at| at <= now)
+            && !self.state.is_over()
             && let Some(who) = self.suspicions.take(&self.state)
         {
             let lost = Entry::Lost { workers: vec![who], why: Why::Suspected };
@@ -254,20 +258,27 @@ impl Coordinator {
         self.with_plan(now, output)
     }
 
-    /// Who has been silent for too long. If that is more than half of all, the coordinator suspects itself first
-    /// and waits for another patience; it never puts out everyone.
+    /// Who has been silent for too long. If that is more than half of all, or everyone who holds a replica, the
+    /// coordinator suspects itself first and waits for another patience after it has heard somebody; it never puts out
+    /// everyone.
     fn silent(&mut self, now: Duration, output: &mut Output) -> Vec<WorkerId> {
         let patience = self.rules.patience;
         let is_silent = |beat: &Duration| beat.saturating_add(patience) < now;
         let silent: Vec<WorkerId> =
             self.beats.iter().filter(|(_, beat)| is_silent(beat)).map(|(who, _)| *who).collect();
-        if 2 * silent.len() <= self.beats.len() {
+        // Newcomers that are heard first, after the coordinator was away, must not cost the replicas of all others.
+        let loses_all = self.state.are_last_holders(&silent);
+        if 2 * silent.len() <= self.beats.len() && !loses_all {
             self.doubts_itself = None;
             return silent;
         }
+        let hears_nobody = silent.len() == self.beats.len();
+        if hears_nobody {
+            self.doubts_itself = Some(now);
+        }
         let since = *self.doubts_itself.get_or_insert(now);
         let decides = since.saturating_add(patience);
-        if now < decides || silent.len() == self.beats.len() {
+        if now < decides || hears_nobody {
             let again = decides.max(now.saturating_add(patience / 2));
             output.wake = earlier(output.wake, Some(again));
             return vec![];
@@ -283,7 +294,8 @@ impl Suspicions {
     fn take(&mut self, state: &State) -> Option<WorkerId> {
         self.decide_at = None;
         let accused = std::mem::take(&mut self.accused);
-        let is_member = |who: &WorkerId| state.view().has(*who);
+        // A newcomer that cannot reach a member boards nothing, and all would wait for it.
+        let is_member = |who: &WorkerId| state.takes_part(*who);
         let mut weights: BTreeMap<WorkerId, usize> = BTreeMap::new();
         for (accused, accusers) in accused {
             let accusers: Vec<_> = accusers.into_iter().filter(is_member).collect();
@@ -296,7 +308,9 @@ impl Suspicions {
             accusers.into_iter().for_each(|who| *weights.entry(who).or_default() += times);
         }
         let rank = |(who, weight): &(WorkerId, usize)| (state.is_leaving(*who), *weight, *who);
-        weights.into_iter().max_by_key(rank).map(|(who, _)| who)
+        // Newcomers that cannot reach the last member with a replica are of no use; without it training would start over.
+        let candidates = weights.into_iter().filter(|(who, _)| !state.are_last_holders(&[*who]));
+        candidates.max_by_key(rank).map(|(who, _)| who)
     }
 }
 
@@ -326,6 +340,7 @@ mod tests {
     use paceline_learn::Dice;
 
     use super::*;
+    use crate::journal::Record;
 
     const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -442,6 +457,71 @@ mod tests {
         };
         assert!(output.orders.iter().any(told), "{output:?}");
         assert_eq!(coordinator.view().members, [WorkerId(1)]);
+    }
+
+    #[test]
+    fn a_newcomer_that_cannot_reach_a_member_voids_the_plan_that_waits_for_it() {
+        let mut coordinator = Coordinator::new(rules(Coordination::Synchronous), Spans::new());
+        for _ in 0..3 {
+            let _ = coordinator.step(Duration::ZERO, Input::Hello);
+        }
+        let planned = coordinator.step(Duration::ZERO, Input::Tick);
+        let plan = planned.orders.iter().find_map(|it| match &it.order {
+            Order::Plan { view } => Some(view.number),
+            _ => None,
+        });
+        let word = Word::Suspect { peer: WorkerId(0), view: plan.expect("a plan is made") };
+        let _ = coordinator.step(PATIENCE, Input::Word { from: WorkerId(2), number: 1, word });
+
+        let output = coordinator.step(2 * PATIENCE, Input::Tick);
+
+        let is_out = |it: &Addressed| matches!(it.order, Order::PutOut { .. });
+        let out: Vec<WorkerId> =
+            output.orders.iter().filter(|it| is_out(it)).map(|it| it.to).collect();
+        assert_eq!(out, [WorkerId(2)]);
+        assert_eq!(coordinator.view().members, [WorkerId(0), WorkerId(1)]);
+    }
+
+    #[test]
+    fn the_last_member_with_a_replica_is_not_put_out_because_newcomers_cannot_reach_it() {
+        let mut coordinator = Coordinator::new(rules(Coordination::Asynchronous), Spans::new());
+        for _ in 0..5 {
+            let _ = coordinator.step(Duration::ZERO, Input::Hello);
+        }
+        let _ = coordinator.step(Duration::ZERO, Input::Tick);
+        let _ = coordinator.step(Duration::ZERO, Input::Lost(WorkerId(1)));
+        let view = coordinator.view().number;
+        assert_eq!(coordinator.view().members, [0, 2, 3, 4].map(WorkerId));
+        for from in [2, 3, 4].map(WorkerId) {
+            let word = Word::Suspect { peer: WorkerId(0), view };
+            let _ = coordinator.step(Duration::ZERO, Input::Word { from, number: 1, word });
+        }
+
+        let output = coordinator.step(PATIENCE / 2, Input::Tick);
+
+        assert!(!output.records.contains(&Record::StartedOver), "{output:?}");
+        assert_eq!(coordinator.view().members, [0, 2, 3].map(WorkerId));
+    }
+
+    #[test]
+    fn nobody_is_put_out_when_the_job_is_over() {
+        let mut coordinator = Coordinator::new(rules(Coordination::Synchronous), Spans::new());
+        for _ in 0..2 {
+            let _ = coordinator.step(Duration::ZERO, Input::Hello);
+        }
+        for who in [0, 1] {
+            let (from, word) = (WorkerId(who), Word::Finished);
+            let _ = coordinator.step(Duration::ZERO, Input::Word { from, number: 1, word });
+        }
+        assert!(coordinator.is_over());
+        // The first one has ended, and its links are closed.
+        let word = Word::Suspect { peer: WorkerId(0), view: coordinator.view().number };
+        let _ =
+            coordinator.step(Duration::ZERO, Input::Word { from: WorkerId(1), number: 2, word });
+
+        let output = coordinator.step(PATIENCE, Input::Tick);
+
+        assert!(!output.orders.iter().any(|it| matches!(it.order, Order::PutOut { .. })));
     }
 
     /// As a user who asks for a checkpoint just when a worker dies.

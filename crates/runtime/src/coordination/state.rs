@@ -68,9 +68,7 @@ struct Session {
 
 impl State {
     pub fn new(rules: Rules, done_before: Spans) -> State {
-        let has_center = rules.coordination == (Coordination::Centered { applies_samples: true });
-        let mut leases = Leases::new(rules.samples_total, has_center);
-        leases.restored(done_before.clone());
+        let leases = all_leases(&rules, &done_before);
         State {
             rules,
             incarnation: 0,
@@ -93,6 +91,23 @@ impl State {
 
     pub fn view(&self) -> &View {
         &self.in_force
+    }
+
+    /// Whether this is the view in force, or the plan that is being boarded.
+    pub fn is_current(&self, view: u64) -> bool {
+        let is_plan = self.plan.as_ref().is_some_and(|plan| plan.view.number == view);
+        is_plan || self.in_force.number == view
+    }
+
+    /// Whether a worker is in the view in force, or in the plan that is being boarded.
+    pub fn takes_part(&self, who: WorkerId) -> bool {
+        self.in_force.has(who) || self.plan.as_ref().is_some_and(|plan| plan.view.has(who))
+    }
+
+    /// Whether what was learned would be lost with these workers.
+    pub fn are_last_holders(&self, workers: &[WorkerId]) -> bool {
+        let mut holders = self.roster.iter().filter(|(_, member)| member.holds).peekable();
+        holders.peek().is_some() && holders.all(|(who, _)| workers.contains(who))
     }
 
     pub fn is_over(&self) -> bool {
@@ -153,7 +168,12 @@ impl State {
     /// Whether workers wait that a plan would take in or let go.
     pub fn wants_plan(&self) -> bool {
         let is_asynchronous = self.rules.coordination != Coordination::Synchronous;
+        // Members that wait because they are too few end as soon as they are told to stop: no plan may come after that.
+        let are_ending = self.leases.is_stopped()
+            && self.in_force.members.len() < self.rules.members_min
+            && !is_asynchronous;
         !self.over
+            && !are_ending
             && self.plan.is_none()
             && !self.in_force.members.is_empty()
             && ((is_asynchronous && self.free_to_leave().is_some())
@@ -166,6 +186,10 @@ impl State {
         let mut output = Output::default();
         match entry {
             Entry::Started => self.incarnation += 1,
+            Entry::Sized { samples_total } => {
+                self.rules.samples_total = *samples_total;
+                self.leases = all_leases(&self.rules, &self.done_before);
+            }
             Entry::Joined => self.join(&mut output),
             Entry::Planned => self.plan(&mut output),
             Entry::Lost { workers, why } => self.lose(workers, *why, &mut output),
@@ -174,6 +198,11 @@ impl State {
                 self.leases.stop();
                 self.order_members(&Order::Stop, &mut output);
                 self.answer_leases(&mut output);
+                if self.in_force.members.is_empty() && !self.over {
+                    // Nobody computes anything: the job waits for workers, and there is no round to finish.
+                    output.records.push(Record::Over);
+                    self.end(&mut output);
+                }
             }
             Entry::SaveWished => {
                 if let Some(number) = self.collection.wish() {
@@ -326,8 +355,7 @@ impl State {
 
     /// The view after a loss: the living members of the view in force, leavers included. A plan is void with it.
     fn loss_view(&mut self, lost: &[WorkerId], reason: String, output: &mut Output) {
-        let in_plan = |who: &WorkerId| self.plan.as_ref().is_some_and(|plan| plan.view.has(*who));
-        if !lost.iter().any(|who| self.in_force.has(*who) || in_plan(who)) {
+        if !lost.iter().any(|who| self.takes_part(*who)) {
             return;
         }
         let mut members = self.living(&self.in_force);
@@ -369,8 +397,15 @@ impl State {
         self.enforce(view, reason, output);
         output.records.push(Record::StartedOver);
         if let Some(Saved { round, version, done }) = self.saved.clone() {
-            let (spans, loss_first, loss_last) = (done, None, None);
-            output.records.push(Record::Resumed { round, version, spans, loss_first, loss_last });
+            output.records.push(Record::Resumed {
+                round,
+                version,
+                spans: done,
+                loss_first: None,
+                loss_last: None,
+                samples_total: None,
+                past: None,
+            });
         }
         if self.rules.coordination != Coordination::Synchronous {
             // One of them may just have adopted a replica of a worker that is lost: it must not begin with that.
@@ -506,8 +541,7 @@ impl State {
     }
 
     fn bye(&mut self, from: WorkerId, output: &mut Output) {
-        let is_planned = self.plan.as_ref().is_some_and(|plan| plan.view.has(from));
-        if self.in_force.has(from) || is_planned {
+        if self.takes_part(from) {
             self.roster.entry(from).or_default().leaves = true;
         } else {
             // It was still waiting to be taken in, and no other worker counts on it.
@@ -619,6 +653,14 @@ impl State {
         let number = session.map_or(0, |session| session.orders.send(order.clone()));
         output.orders.push(Addressed { to, number, order });
     }
+}
+
+/// The samples of the job, of which an earlier run had applied some.
+fn all_leases(rules: &Rules, done_before: &Spans) -> Leases {
+    let has_center = rules.coordination == (Coordination::Centered { applies_samples: true });
+    let mut leases = Leases::new(rules.samples_total, has_center);
+    leases.restored(done_before.clone());
+    leases
 }
 
 /// Says why members change.

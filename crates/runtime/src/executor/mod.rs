@@ -8,12 +8,14 @@ mod port;
 mod waiting;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
+
+use rustc_hash::FxHashMap;
 
 use crate::edge::{Cluster, ClusterOutput, Event, News};
 use crate::ids::WorkerId;
@@ -28,13 +30,13 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// Runs the tasks of all workers that one cluster (or one process of it) hosts.
 pub struct Executor {
     shared: Rc<RefCell<Shared>>,
-    tasks: HashMap<u64, (WorkerId, Task)>,
+    tasks: FxHashMap<u64, (WorkerId, Task)>,
 }
 
 /// What the executor and the ports of its tasks share.
 struct Shared {
     cluster: Box<dyn Cluster>,
-    inboxes: HashMap<WorkerId, Rc<RefCell<Inbox>>>,
+    inboxes: FxHashMap<WorkerId, Rc<RefCell<Inbox>>>,
     ready: VecDeque<u64>,
     started: Vec<(u64, WorkerId, Task)>,
     running: u64,
@@ -53,13 +55,13 @@ impl Executor {
     pub fn new(cluster: Box<dyn Cluster>) -> Executor {
         let shared = Shared {
             cluster,
-            inboxes: HashMap::new(),
+            inboxes: FxHashMap::default(),
             ready: VecDeque::new(),
             started: Vec::new(),
             running: 0,
             serial: 0,
         };
-        Executor { shared: Rc::new(RefCell::new(shared)), tasks: HashMap::new() }
+        Executor { shared: Rc::new(RefCell::new(shared)), tasks: FxHashMap::default() }
     }
 
     pub fn now(&self) -> Duration {
@@ -119,10 +121,10 @@ impl Executor {
     }
 
     fn resume(&mut self, id: u64) {
-        let Some((owner, mut task)) = self.tasks.remove(&id) else { return };
+        let Some((_, task)) = self.tasks.get_mut(&id) else { return };
         self.shared.borrow_mut().running = id;
-        if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.tasks.insert(id, (owner, task));
+        if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            self.tasks.remove(&id);
         }
     }
 

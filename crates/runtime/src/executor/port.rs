@@ -105,6 +105,11 @@ impl Port {
         self.until(Wanted::Host, |inbox| inbox.answer(ticket)).await
     }
 
+    /// Tells the host of this worker which samples probably follow.
+    pub fn show_host(&self, ahead: Spans) {
+        self.shared.borrow_mut().cluster.show_host(self.worker, ahead);
+    }
+
     pub fn exchange(&self, view: Arc<View>, number: u64, entry: Entry) -> Ticket {
         let mut shared = self.shared.borrow_mut();
         let ticket = Ticket(shared.next_serial());
@@ -177,8 +182,14 @@ impl Port {
         self.submit(Action::Save { part: Box::new(part), done });
     }
 
-    pub fn evaluate(&self, samples: u64, of: Vec<WorkerId>, shelf: Shelf) {
-        self.submit(Action::Evaluate { samples, of, shelf });
+    pub fn evaluate(&self, samples: u64, ends_epoch: bool, of: Vec<WorkerId>, shelf: Shelf) {
+        self.submit(Action::Evaluate { samples, ends_epoch, parts: 1, of, shelf });
+    }
+
+    /// Asks that the mean of the published replicas of this worker and of `parts - 1` others be evaluated.
+    pub fn evaluate_part(&self, samples: u64, parts: usize) {
+        let (of, shelf) = (vec![self.worker], Shelf::Replica);
+        self.submit(Action::Evaluate { samples, ends_epoch: false, parts, of, shelf });
     }
 
     pub fn tell(&self, word: Word) {

@@ -20,6 +20,10 @@ impl JournalHash {
     }
 
     pub fn add(&mut self, line: &Line) {
+        // How often a run is evaluated is no part of it.
+        if let Record::Validated { .. } = line.record {
+            return;
+        }
         self.time(line.at);
         self.number(u64::from(tag(&line.record)));
         self.record(&line.record);
@@ -106,7 +110,8 @@ impl JournalHash {
                 self.text(name);
                 self.number(value.to_bits());
             }
-            Record::Scored { samples, loss, accuracy } => {
+            Record::Scored { samples, loss, accuracy }
+            | Record::Validated { samples, loss, accuracy } => {
                 self.numbers(&[*samples, loss.to_bits(), accuracy.to_bits()]);
             }
             Record::Finished { who, rounds, fingerprint } => {
@@ -120,7 +125,8 @@ impl JournalHash {
                 workers.iter().for_each(|who| self.worker(*who));
             }
             Record::Thinned { keeping_one_in } => self.number(*keeping_one_in),
-            Record::Resumed { round, version, spans, loss_first, loss_last } => {
+            // The history before is no part of what this run does.
+            Record::Resumed { round, version, spans, loss_first, loss_last, .. } => {
                 self.numbers(&[*round, *version]);
                 self.spans(spans);
                 self.maybe(loss_first.map(f64::to_bits));
@@ -208,6 +214,7 @@ fn tag(record: &Record) -> u8 {
         Record::PutOut { .. } => 25,
         Record::Restarted => 26,
         Record::Interrupted { .. } => 27,
+        Record::Validated { .. } => 28,
     }
 }
 

@@ -4,6 +4,7 @@
 //! memory: it hands each one to its [`Reader`]s.
 
 mod hash;
+mod past;
 mod tally;
 
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::spans::Spans;
 pub use paceline_learn::gradient::weight_of;
 
 pub use hash::{JournalHash, checksum, digest, fingerprint};
+pub use past::{Past, PastLoss, PastScore};
 pub use tally::{SampleTally, Tally};
 
 /// The version of the record format; readers refuse a version that they do not know.
@@ -203,8 +205,17 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         round: Option<u64>,
     },
-    /// An evaluation on the mean replica or the center, outside the run's time.
+    /// An evaluation of the mean replica or the center on the test set, outside the run's time.
     Scored {
+        samples: u64,
+        #[serde(deserialize_with = "number")]
+        loss: f64,
+        #[serde(deserialize_with = "number")]
+        accuracy: f64,
+    },
+    /// An evaluation of the model that would be deployed (the center, the common replica, or the mean of the replicas) on the
+    /// validation part, outside the run's time. No part of the journal's hash: runs with and without a target are equal.
+    Validated {
         samples: u64,
         #[serde(deserialize_with = "number")]
         loss: f64,
@@ -228,6 +239,13 @@ pub enum Record {
         /// The training loss at the beginning of the job and at the checkpoint.
         loss_first: Option<f64>,
         loss_last: Option<f64>,
+        /// The job's samples from here on, if a run resumes that was started again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        samples_total: Option<u64>,
+        /// The history up to the checkpoint, if a run resumes that was started again. Whatever the journal says about
+        /// samples before this line is replaced by it: what was done after the checkpoint is done again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        past: Option<Box<Past>>,
     },
     /// From here on only one in `keeping_one_in` records of the frequent kinds is kept.
     Thinned {
@@ -327,6 +345,7 @@ impl Record {
             | Record::Disagreed { .. }
             | Record::Restarted
             | Record::Scored { .. }
+            | Record::Validated { .. }
             | Record::Over
             | Record::Resumed { .. }
             | Record::Thinned { .. } => None,

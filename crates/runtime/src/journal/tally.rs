@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Line, Record};
+use super::{Line, Past, Record};
 use crate::ids::WorkerId;
 use crate::spans::Spans;
 
@@ -22,6 +22,8 @@ pub struct SampleTally {
     /// Synchronous: the results of the last exchanges, each with the view of its contributors; and what older results hold.
     results: BTreeMap<u64, (u64, Spans)>,
     results_before: Applied,
+    /// The exchanges up to this one are in `results_before`.
+    settled_to: u64,
     /// Results of older views are void: the job began anew since.
     view_min: u64,
     /// Asynchronous: what each worker applied. Synchronous, in journals of older versions: what is in its replica.
@@ -49,7 +51,8 @@ pub struct SampleTally {
     view: u64,
 }
 
-/// A result of an older view is replaced soon or never: members differ by one exchange at most.
+/// A result is replaced by that of a newer view soon or never: members differ by one exchange at most. What a process that stood
+/// still for longer reports of older exchanges was made in a view without it since, and counts no more.
 const RESULTS_KEPT: usize = 1024;
 
 /// Updates of a center that a restored copy may undo: far more than any surviving copy lags by. If one lagged
@@ -100,6 +103,7 @@ impl Default for SampleTally {
             samples: 0,
             results: BTreeMap::new(),
             results_before: Applied::default(),
+            settled_to: 0,
             view_min: 0,
             by_worker: BTreeMap::new(),
             before: Applied::default(),
@@ -149,9 +153,11 @@ impl SampleTally {
                     _ => Mode::Asynchronous,
                 };
             }
-            Record::Resumed { version, spans, .. } => {
+            Record::Resumed { version, spans, samples_total, past, .. } => {
                 let count = spans.len();
-                if self.computed == 0 {
+                if let Some(past) = past {
+                    self.resume(past, samples_total.unwrap_or(self.samples_total));
+                } else if self.computed == 0 {
                     self.before_run = count;
                 }
                 // After `started_over` the replicas begin with what the newest snapshot of this run holds.
@@ -202,10 +208,28 @@ impl SampleTally {
         0
     }
 
+    /// A run is resumed that was started again: nothing counts but what its checkpoint holds. Its workers and views have
+    /// the ids of the run before.
+    fn resume(&mut self, past: &Past, samples_total: u64) {
+        *self = SampleTally {
+            samples_total,
+            samples_per_epoch: self.samples_per_epoch,
+            mode: self.mode,
+            keeping_one_in: self.keeping_one_in,
+            computed: past.samples_computed,
+            ..SampleTally::default()
+        };
+    }
+
+    /// Samples in all gradients that were computed.
+    pub fn computed(&self) -> u64 {
+        self.computed
+    }
+
     /// The result of an exchange was taken. Of several results of one exchange, the one of the newest view is in the
     /// replicas; the others were made by members that the coordinator had put out.
     fn take_result(&mut self, exchange: u64, view: u64, spans: &Spans) -> u64 {
-        if view < self.view_min {
+        if view < self.view_min || exchange <= self.settled_to {
             return 0;
         }
         let before = self.results.get(&exchange).map_or((0, 0), |(view, it)| (*view, it.len()));
@@ -214,8 +238,9 @@ impl SampleTally {
         }
         self.results.insert(exchange, (view, spans.clone()));
         while self.results.len() > RESULTS_KEPT {
-            let (_, (_, spans)) = self.results.pop_first().expect("there are results");
+            let (oldest, (_, spans)) = self.results.pop_first().expect("there are results");
             self.results_before.add(&spans);
+            self.settled_to = oldest;
         }
         let factor = self.keeping_one_in;
         let new = spans.len().saturating_sub(before.1).saturating_mul(factor);
@@ -280,6 +305,7 @@ impl SampleTally {
         self.by_worker.clear();
         self.results.clear();
         self.results_before = Applied::default();
+        self.settled_to = 0;
         self.view_min = self.view;
         self.center_before = Applied::default();
         self.server = None;
@@ -423,12 +449,31 @@ mod tests {
         for (together, central) in [(true, false), (false, false), (false, true)] {
             let (loss_first, loss_last) = (None, None);
             let spans = Spans::one(0, 4);
-            let resumed = Record::Resumed { round: 1, version: 1, spans, loss_first, loss_last };
+            let resumed = Record::Resumed {
+                round: 1,
+                version: 1,
+                spans,
+                loss_first,
+                loss_last,
+                samples_total: None,
+                past: None,
+            };
 
             let tally = tally([began(together, central), resumed, applied(0, 2, 2, 8)]);
 
             assert_eq!(tally.verdict(false), Tally { done: 8, lost: 2, repeated: 2 });
         }
+    }
+
+    /// A process that was stopped takes a result that the others have made again without it, long after them.
+    #[test]
+    fn a_result_that_is_reported_after_a_thousand_others_counts_no_more() {
+        let made = (1..=3000).map(|exchange| result(exchange, 2, exchange - 1, exchange));
+        let records = [began(true, false)].into_iter().chain(made).chain([result(7, 1, 6, 8)]);
+
+        let tally = tally(records);
+
+        assert_eq!(tally.verdict(true), Tally { done: 3000, lost: 0, repeated: 0 });
     }
 
     #[test]

@@ -62,20 +62,11 @@ async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordinat
         begin_round(worker, strategy.as_ref());
         let ended = strategy.round(worker).await;
         worker.commit().await;
-        let samples = worker.samples_at_lease();
-        match coordination {
-            // The server knows the samples in its center better than any lease.
-            Coordination::Centered { applies_samples: true } => {}
-            Coordination::Centered { applies_samples: false } => {
-                // If the center is lost before anybody has read it, the next server begins with its own replica.
-                worker.publish().await;
-                worker.evaluate_epoch(samples, &[worker.server()], Shelf::Center);
-            }
-            Coordination::Asynchronous | Coordination::Synchronous => {
-                let members = worker.view.clone();
-                worker.evaluate_epoch(samples, &members.members, Shelf::Replica);
-            }
+        if coordination == (Coordination::Centered { applies_samples: false }) {
+            // If the center is lost before anybody has read it, the next server begins with its own replica.
+            worker.publish().await;
         }
+        worker.evaluate_if_due();
         if ended.is_ok() && worker.out_of_samples {
             if centered {
                 worker.port.send(worker.server(), Letter::Idle);

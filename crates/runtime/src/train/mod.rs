@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::strategy::{AnyStrategy, Coordination};
 use crate::view::View;
 use crate::wire::SharedState;
-use crate::worker::{Basis, Worker};
+use crate::worker::{Basis, Deployed, Worker};
 
 /// Lives as a worker until the job is over or this worker has left.
 pub async fn train(plan: Arc<Plan>, port: Port, strategy: Box<dyn AnyStrategy>) {
@@ -79,6 +79,15 @@ async fn shared_state(worker: &Worker, strategy: &dyn AnyStrategy) -> SharedStat
 /// takes as long as reading them.
 const COMPARED_EVERY: u64 = 16;
 
+fn deployed(coordination: Coordination) -> Deployed {
+    match coordination {
+        Coordination::Synchronous => Deployed::Common,
+        Coordination::Asynchronous => Deployed::Mean,
+        Coordination::Centered { applies_samples: false } => Deployed::Center,
+        Coordination::Centered { applies_samples: true } => Deployed::Server,
+    }
+}
+
 fn begin_round(worker: &mut Worker, strategy: &dyn AnyStrategy) {
     let is_synchronous = strategy.coordination() == Coordination::Synchronous;
     let is_compared = is_synchronous && worker.state.round.is_multiple_of(COMPARED_EVERY);
@@ -86,6 +95,7 @@ fn begin_round(worker: &mut Worker, strategy: &dyn AnyStrategy) {
         nominal_batch: strategy.nominal_batch(worker.members().len()),
         lane_batch: strategy.lane_batch(),
         is_synchronous,
+        deployed: deployed(strategy.coordination()),
         memory: is_compared.then(|| strategy.save()),
     });
 }

@@ -13,7 +13,7 @@ use crate::ids::WorkerId;
 use crate::journal::Record;
 use crate::strategy::AnyStrategy;
 use crate::view::View;
-use crate::wire::{Letter, SharedState, Shelf, Standing};
+use crate::wire::{Letter, SharedState, Standing};
 use crate::worker::Worker;
 
 /// Runs rounds until the job is over or this worker has left.
@@ -57,10 +57,17 @@ async fn live(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resul
         }
         if are_too_few {
             let known = worker.view.number;
-            let comes = |inbox: &Inbox| inbox.plan_due().is_some() || inbox.view_number() > known;
+            let has_changed = |inbox: &Inbox| inbox.view_number() > known;
+            let comes = |inbox: &Inbox| {
+                inbox.plan_due().is_some() || has_changed(inbox) || inbox.stop_ordered
+            };
             wait(worker, Wanted::View, comes).await?;
             if let Some(plan) = worker.port.look(|inbox| inbox.plan_due().cloned()) {
                 board(worker, strategy, plan, false).await?;
+            } else if !worker.port.look(|inbox| has_changed(inbox)) {
+                // No result will carry the wish to stop. All members wait at this boundary and are told, and no plan comes
+                // after the order to stop, so that all end here.
+                worker.state.agreed.stopped = true;
             }
             continue;
         }
@@ -133,7 +140,7 @@ async fn attempt(
         worker.publish().await;
     }
     worker.commit().await;
-    worker.evaluate_epoch(worker.samples_done(), &[worker.id], Shelf::Replica);
+    worker.evaluate_if_due();
     Ok(())
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use paceline_learn::Vector;
 use serde::{Deserialize, Serialize};
 
-use super::{AnyOptimizerState, FrameError, Framed, HEADER_BYTES, Memory, Sum, Tail};
+use super::{
+    AnyOptimizerState, Frame, FrameError, Framed, HEADER_BYTES, Memory, ReceivedFrame, Sum, Tail,
+};
 use crate::agreed::Agreed;
 use crate::codec::Payload;
 use crate::spans::Spans;
@@ -163,6 +165,22 @@ pub enum Shelf {
 }
 
 impl Letter {
+    /// By how many numbers a server updates its center when it handles this call; `None` if it is no call of a server.
+    pub fn numbers_for_server(&self) -> Option<usize> {
+        match self {
+            Letter::Gradient { payload, .. } => Some(payload.len()),
+            Letter::Message { to: Mailbox::Server, message } => {
+                Some(message.vectors.iter().map(|vector| vector.len()).sum())
+            }
+            Letter::Idle | Letter::Newcomer => Some(0),
+            Letter::SharedState { .. }
+            | Letter::Result { .. }
+            | Letter::Center { .. }
+            | Letter::Handover { .. }
+            | Letter::Message { to: Mailbox::Worker, .. } => None,
+        }
+    }
+
     /// Whether the server's task of the receiver reads it, and not the worker's.
     pub fn is_for_server(&self) -> bool {
         match self {
@@ -203,20 +221,20 @@ fn bytes_of_spans(spans: &Spans) -> u64 {
 
 /// A payload is encoded already and goes as it is; it is no frame of floats.
 impl Framed for Letter {
-    fn frames(&self) -> Vec<&[f32]> {
+    fn frames(&self) -> Vec<Frame<'_>> {
         match self {
             Letter::SharedState { state, .. } => state.frames(),
             Letter::Result { sum, .. } => sum.frames(),
-            Letter::Center { params, .. } => vec![params],
+            Letter::Center { params, .. } => vec![Frame::Floats(params)],
             Letter::Gradient { .. } | Letter::Idle | Letter::Newcomer => vec![],
             Letter::Handover { center } => center.frames(),
             Letter::Message { message, .. } => {
-                message.vectors.iter().map(|vector| vector.as_slice()).collect()
+                message.vectors.iter().map(|vector| Frame::Floats(vector)).collect()
             }
         }
     }
 
-    fn fill(&mut self, frames: Vec<Vector>) -> Result<(), FrameError> {
+    fn fill(&mut self, frames: Vec<ReceivedFrame>) -> Result<(), FrameError> {
         match self {
             Letter::SharedState { state, .. } => Arc::make_mut(state).fill(frames),
             Letter::Result { sum, .. } => Arc::make_mut(sum).fill(frames),
@@ -230,7 +248,8 @@ impl Framed for Letter {
             }
             Letter::Handover { center } => center.fill(frames),
             Letter::Message { message, .. } => {
-                message.vectors = frames.into_iter().map(Arc::new).collect();
+                let vectors = ReceivedFrame::vectors(frames)?;
+                message.vectors = vectors.into_iter().map(Arc::new).collect();
                 Ok(())
             }
         }
@@ -238,43 +257,42 @@ impl Framed for Letter {
 }
 
 impl Framed for SharedState {
-    fn frames(&self) -> Vec<&[f32]> {
-        let memory = self.strategy.vectors.values().map(|vector| vector.as_slice());
-        let slots = self.optimizer.slots().iter().map(Vec::as_slice);
-        std::iter::once(self.params.as_slice()).chain(memory).chain(slots).collect()
+    fn frames(&self) -> Vec<Frame<'_>> {
+        let memory = self.strategy.vectors.values().map(|vector| Frame::Floats(vector));
+        let params = std::iter::once(Frame::Floats(&self.params));
+        params.chain(memory).chain(self.optimizer.frames()).collect()
     }
 
-    fn fill(&mut self, mut frames: Vec<Vector>) -> Result<(), FrameError> {
+    fn fill(&mut self, mut frames: Vec<ReceivedFrame>) -> Result<(), FrameError> {
         let head = 1 + self.strategy.vectors.len();
         let received = frames.len();
         if received < head {
             return Err(FrameError { expected: head, received });
         }
-        let slots = frames.split_off(head);
-        let mut frames = frames.into_iter().map(Arc::new);
+        self.optimizer.fill(frames.split_off(head))?;
+        let mut frames = ReceivedFrame::vectors(frames)?.into_iter().map(Arc::new);
         self.params = frames.next().unwrap_or_default();
         self.strategy.vectors.values_mut().zip(frames).for_each(|(place, frame)| *place = frame);
-        self.optimizer.fill(slots);
         Ok(())
     }
 }
 
 impl Framed for Published {
-    fn frames(&self) -> Vec<&[f32]> {
-        let slots = self.optimizer.slots().iter().map(Vec::as_slice);
-        std::iter::once(self.params.as_slice()).chain(slots).collect()
+    fn frames(&self) -> Vec<Frame<'_>> {
+        let params = std::iter::once(Frame::Floats(&self.params));
+        params.chain(self.optimizer.frames()).collect()
     }
 
-    fn fill(&mut self, frames: Vec<Vector>) -> Result<(), FrameError> {
+    fn fill(&mut self, frames: Vec<ReceivedFrame>) -> Result<(), FrameError> {
         let mut frames = frames.into_iter();
-        let params = frames.next().ok_or(FrameError { expected: 1, received: 0 })?;
-        self.params = Arc::new(params);
-        self.optimizer.fill(frames.collect());
-        Ok(())
+        let params = frames.next().and_then(ReceivedFrame::vector);
+        self.params = Arc::new(params.ok_or(FrameError { expected: 1, received: 0 })?);
+        self.optimizer.fill(frames.collect())
     }
 }
 
-fn exactly<const N: usize>(frames: Vec<Vector>) -> Result<[Vector; N], FrameError> {
+fn exactly<const N: usize>(frames: Vec<ReceivedFrame>) -> Result<[Vector; N], FrameError> {
+    let frames = ReceivedFrame::vectors(frames)?;
     let received = frames.len();
     frames.try_into().map_err(|_| FrameError { expected: N, received })
 }
@@ -287,8 +305,8 @@ mod tests {
     use paceline_learn::{OptimizerState, Rescale, Rescaler};
 
     fn letters() -> Vec<Letter> {
-        let vector = |x: f32| Arc::new(vec![x, x + 1.0]);
-        let state = OptimizerState { slots: vec![vec![7.0], vec![8.0]], steps: 3 };
+        let vector = |x: f32| Arc::new(Vector::from([x, x + 1.0]));
+        let state = OptimizerState { slots: vec![[7.0].into(), [8.0].into()], steps: 3 };
         let optimizer = AnyOptimizerState::Ours(Arc::new(state));
         let theirs = AnyOptimizerState::Theirs(Arc::new(vec![1, 255]));
         let published = Published {
@@ -329,7 +347,7 @@ mod tests {
             },
             Letter::Result {
                 view: 6,
-                sum: Arc::new(Sum::new(7, Arc::default(), vec![2.5], vec![tail])),
+                sum: Arc::new(Sum::new(7, Arc::default(), [2.5].into(), vec![tail])),
             },
             Letter::Idle,
             Letter::Newcomer,
@@ -343,13 +361,14 @@ mod tests {
     fn a_letter_arrives_as_head_and_frames() {
         for letter in letters() {
             let head = serde_json::to_string(&letter).expect("heads are plain data");
-            let frames = letter.frames().into_iter().map(<[f32]>::to_vec).collect();
+            let frames = letter.frames().into_iter().map(ReceivedFrame::from).collect();
 
             let mut received: Letter = serde_json::from_str(&head).expect("it was just written");
             received.fill(frames).expect("the frames are those of the letter");
 
             assert_eq!(received, letter);
             assert!(!head.contains("7.0") && !head.contains("2.0"), "no vector in {head}");
+            assert!(!head.contains("255"), "no bytes of a host in {head}");
         }
     }
 
@@ -365,7 +384,7 @@ mod tests {
             assert_eq!(&serde_json::from_str::<Tail>(&head(tail)).expect("just written"), tail);
         }
         assert_eq!((plain.bytes(), weighted.bytes()), (65, 73));
-        let sum = |tail: &Tail| Sum::new(7, Arc::default(), vec![2.5], vec![tail.clone()]);
+        let sum = |tail: &Tail| Sum::new(7, Arc::default(), [2.5].into(), vec![tail.clone()]);
         assert_eq!(sum(&plain).bytes() + 8, sum(&weighted).bytes());
         assert_eq!(
             (sum(&plain).gradient.weight, sum(&weighted).gradient.weight),
@@ -374,23 +393,40 @@ mod tests {
         let view = |tail: &Tail| {
             let members = vec![crate::ids::WorkerId(0)];
             let view = Arc::new(crate::view::View { members, ..Default::default() });
-            Sum::new(7, view, vec![2.5], vec![tail.clone()]).digest()
+            Sum::new(7, view, [2.5].into(), vec![tail.clone()]).digest()
         };
         assert_ne!(view(&plain), view(&weighted), "members agree on weights");
     }
 
     #[test]
     fn a_wrong_number_of_frames_is_refused() {
+        let floats = || ReceivedFrame::Floats([1.0].into());
         for mut letter in letters() {
             let (too_few, too_many) = match letter {
                 // The number of these is not fixed by the head.
                 Letter::Message { .. } => continue,
-                Letter::Idle | Letter::Newcomer => (None, Some(vec![vec![1.0]])),
-                Letter::Center { .. } => (Some(vec![]), Some(vec![vec![1.0], vec![2.0]])),
+                Letter::Idle | Letter::Newcomer => (None, Some(vec![floats()])),
+                Letter::Center { .. } => (Some(vec![]), Some(vec![floats(), floats()])),
                 _ => (Some(vec![]), None),
             };
             for frames in [too_few, too_many].into_iter().flatten() {
                 assert!(letter.fill(frames).is_err(), "{letter:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_the_wrong_kind_is_refused() {
+        for mut letter in letters() {
+            let right: Vec<ReceivedFrame> =
+                letter.frames().into_iter().map(ReceivedFrame::from).collect();
+            for at in 0..right.len() {
+                let mut frames = right.clone();
+                frames[at] = match &right[at] {
+                    ReceivedFrame::Floats(_) => ReceivedFrame::Bytes(vec![1]),
+                    ReceivedFrame::Bytes(_) => ReceivedFrame::Floats([1.0].into()),
+                };
+                assert!(letter.fill(frames).is_err(), "frame {at} of {letter:?}");
             }
         }
     }

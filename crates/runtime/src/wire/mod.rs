@@ -1,7 +1,7 @@
 //! The edge between workers: everything that one worker sends to another.
 //!
-//! A message has two halves. Its head is small and serialisable; its long vectors travel beside it as
-//! raw frames ([`Framed`]) and never pass through serde.
+//! A message has two halves. Its head is small and serialisable; what is long travels beside it as
+//! raw frames ([`Framed`]) and never passes through serde.
 
 mod letter;
 mod memory;
@@ -11,6 +11,7 @@ mod sum;
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_learn::Vector;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{Encoded, Payload};
@@ -142,7 +143,16 @@ pub struct Steps {
 }
 
 impl Entry {
-    /// A ring: reduce-scatter then all-gather for sums; sparse payloads, with their buffers, and standings are only gathered.
+    /// How many numbers of it a lossy codec has encoded.
+    pub fn numbers_encoded(&self) -> u64 {
+        match self {
+            Entry::Sum { payload, .. } => payload.numbers_encoded(),
+            Entry::Gather { .. } => 0,
+        }
+    }
+
+    /// A ring: reduce-scatter then all-gather for sums. Chunk j goes to member j, which decodes and adds all parts, and encodes the
+    /// sum again: no partial sum travels, so that an encoded chunk has the same size both ways; sparse payloads, with their buffers, and standings are only gathered.
     pub fn steps(&self, members: usize) -> Steps {
         let n = members as u64;
         match self {
@@ -165,20 +175,61 @@ impl Entry {
     }
 }
 
-/// A message in two halves: the head, which serde writes without any vector, and the vectors.
+/// A message in two halves: the head, which serde writes without anything long, and frames.
 pub trait Framed {
-    /// The vectors, in a fixed order, without a copy.
-    fn frames(&self) -> Vec<&[f32]>;
+    /// The frames, in a fixed order, without a copy.
+    fn frames(&self) -> Vec<Frame<'_>>;
 
-    /// Puts received vectors where [`frames`](Self::frames) took them from. The peer may be wrong: a
-    /// number of frames that does not fit the head is an error, not a panic.
-    fn fill(&mut self, frames: Vec<Vec<f32>>) -> Result<(), FrameError>;
+    /// Puts received frames where [`frames`](Self::frames) took them from. The peer may be wrong: frames that do not
+    /// fit the head are an error, not a panic.
+    fn fill(&mut self, frames: Vec<ReceivedFrame>) -> Result<(), FrameError>;
 }
 
-/// A message whose vectors do not fit its head.
+/// A long part of a message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Frame<'a> {
+    Floats(&'a [f32]),
+    /// What only hosts understand.
+    Bytes(&'a [u8]),
+}
+
+/// A frame that has arrived.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReceivedFrame {
+    Floats(Vector),
+    Bytes(Vec<u8>),
+}
+
+impl From<Frame<'_>> for ReceivedFrame {
+    fn from(frame: Frame<'_>) -> ReceivedFrame {
+        match frame {
+            Frame::Floats(floats) => ReceivedFrame::Floats(floats.into()),
+            Frame::Bytes(bytes) => ReceivedFrame::Bytes(bytes.to_vec()),
+        }
+    }
+}
+
+impl ReceivedFrame {
+    /// The vectors, if all frames are.
+    pub(crate) fn vectors(frames: Vec<ReceivedFrame>) -> Result<Vec<Vector>, FrameError> {
+        let expected = frames.len();
+        let vectors: Vec<Vector> = frames.into_iter().filter_map(ReceivedFrame::vector).collect();
+        let received = vectors.len();
+        if received == expected { Ok(vectors) } else { Err(FrameError { expected, received }) }
+    }
+
+    fn vector(self) -> Option<Vector> {
+        match self {
+            ReceivedFrame::Floats(vector) => Some(vector),
+            ReceivedFrame::Bytes(_) => None,
+        }
+    }
+}
+
+/// A message whose frames do not fit its head.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a message should have {expected} vectors and has {received}: does its sender run the same version?"
+    "a message should have {expected} frames of the right kind and has {received}: does its sender run the same version?"
 )]
 pub struct FrameError {
     pub expected: usize,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use paceline_learn::{OptimizerState, Vector};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::{Frame, FrameError, ReceivedFrame};
+
 /// The state of one of our optimizers, or of one that a host keeps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AnyOptimizerState {
@@ -42,38 +44,50 @@ impl AnyOptimizerState {
         }
     }
 
-    /// Puts the vectors back that travelled as frames.
-    pub(super) fn fill(&mut self, slots: Vec<Vector>) {
-        if let AnyOptimizerState::Ours(state) = self {
-            Arc::make_mut(state).slots = slots;
+    /// The vectors of one of our optimizers, or the bytes of a host's.
+    pub(super) fn frames(&self) -> Vec<Frame<'_>> {
+        match self {
+            AnyOptimizerState::Ours(state) => {
+                state.slots.iter().map(|slot| Frame::Floats(slot)).collect()
+            }
+            AnyOptimizerState::Theirs(bytes) => vec![Frame::Bytes(bytes)],
         }
+    }
+
+    /// Puts back what travelled as frames.
+    pub(super) fn fill(&mut self, mut frames: Vec<ReceivedFrame>) -> Result<(), FrameError> {
+        match self {
+            AnyOptimizerState::Ours(state) => {
+                Arc::make_mut(state).slots = ReceivedFrame::vectors(frames)?;
+            }
+            AnyOptimizerState::Theirs(place) => {
+                let received = frames.len();
+                let Some(ReceivedFrame::Bytes(bytes)) = frames.pop().filter(|_| received == 1)
+                else {
+                    return Err(FrameError { expected: 1, received });
+                };
+                *place = Arc::new(bytes);
+            }
+        }
+        Ok(())
     }
 }
 
-/// Of our own optimizers only the number of steps: the vectors go elsewhere.
+/// Of our own optimizers only the number of steps, of others nothing: vectors and bytes go elsewhere.
 impl Serialize for AnyOptimizerState {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self {
-            AnyOptimizerState::Ours(state) => to.serialize_u64(state.steps),
-            AnyOptimizerState::Theirs(bytes) => bytes.serialize(to),
-        }
+        self.ours().map(|state| state.steps).serialize(to)
     }
 }
 
 impl<'de> Deserialize<'de> for AnyOptimizerState {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<AnyOptimizerState, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Steps(u64),
-            Bytes(Vec<u8>),
-        }
-        Ok(match Written::deserialize(from)? {
-            Written::Steps(steps) => {
+        Ok(match Option::<u64>::deserialize(from)? {
+            Some(steps) => {
                 let state = OptimizerState { steps, ..OptimizerState::default() };
                 AnyOptimizerState::Ours(Arc::new(state))
             }
-            Written::Bytes(bytes) => AnyOptimizerState::Theirs(Arc::new(bytes)),
+            None => AnyOptimizerState::Theirs(Arc::default()),
         })
     }
 }

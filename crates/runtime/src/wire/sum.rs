@@ -9,7 +9,7 @@ use paceline_learn::gradient::joint_weight;
 use paceline_learn::{Gradient, Vector, mix};
 use serde::{Deserialize, Serialize};
 
-use super::{FrameError, Framed, Tail};
+use super::{Frame, FrameError, Framed, ReceivedFrame, Tail};
 use crate::ids::WorkerId;
 use crate::journal::checksum;
 use crate::view::View;
@@ -171,13 +171,13 @@ impl Sum {
 }
 
 impl Framed for Sum {
-    fn frames(&self) -> Vec<&[f32]> {
-        vec![&self.gradient.sum]
+    fn frames(&self) -> Vec<Frame<'_>> {
+        vec![Frame::Floats(&self.gradient.sum)]
     }
 
-    fn fill(&mut self, mut frames: Vec<Vector>) -> Result<(), FrameError> {
+    fn fill(&mut self, mut frames: Vec<ReceivedFrame>) -> Result<(), FrameError> {
         let received = frames.len();
-        let vector = frames.pop().filter(|_| received == 1);
+        let vector = frames.pop().filter(|_| received == 1).and_then(ReceivedFrame::vector);
         self.set_vector(vector.ok_or(FrameError { expected: 1, received })?);
         Ok(())
     }

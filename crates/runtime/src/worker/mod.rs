@@ -14,12 +14,13 @@ use paceline_learn::{Dice, Gradient, Rescaler, Vector, mix};
 
 use crate::agreed::Agreed;
 use crate::coordination::Word;
+use crate::edge::some_evenly;
 use crate::exchange::Sum;
 use crate::executor::Port;
 use crate::ids::{Ticket, WorkerId};
 use crate::journal::{Record, digest};
 use crate::ledger::Ledger;
-use crate::plan::Plan;
+use crate::plan::{Ended, Plan};
 use crate::private::PrivateState;
 use crate::spans::Spans;
 use crate::view::View;
@@ -146,8 +147,12 @@ pub struct Worker {
     lane_batch: Option<u64>,
     /// A hash of what the members had in common when the round began, in rounds in which it is compared.
     common: Option<u64>,
-    /// Epochs of the job whose end this worker has seen.
-    epochs_seen: u64,
+    /// Epochs of the job, and intervals between evaluations, whose end this worker has seen.
+    seen: Ended,
+    /// Which model would be deployed if the job ended now.
+    deployed: Deployed,
+    /// The local steps of this round, and whether the deployed model has been evaluated between two of them.
+    alone: (u64, bool),
     said_bye: bool,
 }
 
@@ -176,7 +181,9 @@ impl Worker {
             center_known: (0, Arc::default()),
             lane_batch: None,
             common: None,
-            epochs_seen: 0,
+            seen: Ended::default(),
+            deployed: Deployed::Common,
+            alone: (0, false),
             said_bye: false,
         }
     }
@@ -284,15 +291,30 @@ pub(crate) struct Basis {
     pub nominal_batch: f64,
     pub lane_batch: Option<u64>,
     pub is_synchronous: bool,
+    pub deployed: Deployed,
     /// The strategy's memory, in rounds in which the members compare it.
     pub memory: Option<Memory>,
+}
+
+/// Which model would be deployed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deployed {
+    /// The replica that all members have in common after each round; between averages, the mean of their replicas.
+    Common,
+    /// The mean of the replicas as they were last published.
+    Mean,
+    /// The center.
+    Center,
+    /// The center, which its server has evaluated itself.
+    Server,
 }
 
 /// What the training loop does with a worker.
 impl Worker {
     /// Sets the clock and the learning rate's factor for the round that begins.
     pub(crate) fn begin_round(&mut self, basis: Basis) {
-        let Basis { nominal_batch, lane_batch, is_synchronous, memory } = basis;
+        let Basis { nominal_batch, lane_batch, is_synchronous, deployed, memory } = basis;
+        (self.deployed, self.alone) = (deployed, (0, false));
         self.factor = self.state.agreed.rescaler.factor(nominal_batch);
         self.state.anchor = self.state.replica.known().cloned();
         self.has_descended = false;
@@ -331,29 +353,72 @@ impl Worker {
         self.port.record(Record::Committed { who, round, fingerprint });
     }
 
-    /// Has the replicas on `shelf` evaluated if an epoch has ended since the last call. All members notice;
-    /// the first one asks.
-    pub(crate) fn evaluate_epoch(&mut self, samples: u64, of: &[WorkerId], shelf: Shelf) {
-        let epochs = samples / self.plan.samples_per_epoch.max(1);
-        let has_ended = std::mem::replace(&mut self.epochs_seen, epochs) < epochs;
-        if has_ended && self.rank() == 0 {
-            self.port.evaluate(samples, of.to_vec(), shelf);
+    /// Has the deployed model evaluated at the end of a round, if an epoch or an interval between evaluations has ended
+    /// since the last call. All members notice; the first one asks.
+    pub(crate) fn evaluate_if_due(&mut self) {
+        let (samples, of, shelf) = match self.deployed {
+            // The server knows the samples in its center better than any lease.
+            Deployed::Server => return,
+            Deployed::Common => (self.samples_done(), vec![self.id], Shelf::Replica),
+            Deployed::Mean => (self.clock, self.view.members.clone(), Shelf::Replica),
+            Deployed::Center => (self.clock, vec![self.server()], Shelf::Center),
+        };
+        let (ended, seen) = (self.plan.ended(samples), self.seen);
+        let ends_epoch = seen.epochs < ended.epochs;
+        // An average that ends a round with evaluations is evaluated too: an outer step may make another model of it.
+        let is_due = ends_epoch || seen.intervals < ended.intervals || self.alone.1;
+        self.seen = Ended { intervals: seen.intervals.max(ended.intervals), ..ended };
+        if is_due && self.rank() == 0 {
+            self.port.evaluate(samples, ends_epoch, of, shelf);
         }
     }
 
-    /// Whether an epoch has ended in this round of a synchronous strategy.
-    fn has_epoch_ended(&self) -> bool {
-        self.epochs_seen < self.samples_done() / self.plan.samples_per_epoch.max(1)
+    /// Has the deployed model evaluated between two local steps of a round, if an interval between evaluations has ended: a
+    /// strategy with long rounds is judged as often as one with short rounds.
+    pub(super) async fn evaluate_within_round(&mut self) {
+        if self.alone.0 == 0 || self.plan.evaluations_per_epoch <= 1 {
+            return;
+        }
+        let samples = match self.deployed {
+            Deployed::Server => return,
+            Deployed::Common => self.samples_seen(),
+            Deployed::Mean | Deployed::Center => self.clock,
+        };
+        let ended = self.plan.ended(samples);
+        if ended.intervals <= self.seen.intervals {
+            return;
+        }
+        (self.seen.intervals, self.alone.1) = (ended.intervals, true);
+        match self.deployed {
+            // The members get here at different times; what is evaluated is the mean after the same step of all.
+            Deployed::Common => {
+                let some = some_evenly(self.members());
+                if some.contains(&self.id) {
+                    self.publish().await;
+                    self.port.evaluate_part(samples, some.len());
+                }
+            }
+            // Peers read what a worker has published, so that publishing more would change what they learn.
+            Deployed::Mean if self.rank() == 0 => {
+                let members = self.view.members.clone();
+                self.port.evaluate(samples, false, members, Shelf::Replica);
+            }
+            Deployed::Center if self.rank() == 0 => {
+                self.port.evaluate(samples, false, vec![self.server()], Shelf::Center);
+            }
+            Deployed::Mean | Deployed::Center | Deployed::Server => {}
+        }
+    }
+
+    /// Whether an epoch, or an interval between evaluations, has ended in this round of a synchronous strategy.
+    fn is_evaluation_due(&self) -> bool {
+        let ended = self.plan.ended(self.samples_done());
+        self.seen.epochs < ended.epochs || self.seen.intervals < ended.intervals || self.alone.1
     }
 
     /// The state is another one, whose epochs have been evaluated already.
     pub(crate) fn skip_epochs(&mut self, samples: u64) {
-        self.epochs_seen = samples / self.plan.samples_per_epoch.max(1);
-    }
-
-    /// Samples applied when the last lease was granted.
-    pub(crate) fn samples_at_lease(&self) -> u64 {
-        self.clock
+        self.seen = self.plan.ended(samples);
     }
 
     /// Stands in a view from now on; older ones are forgotten.

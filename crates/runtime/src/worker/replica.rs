@@ -9,7 +9,7 @@ use paceline_learn::{OptimizerState, Vector};
 
 use super::{Mine, Share, Total, Worker};
 use crate::coordination::Word;
-use crate::edge::{Along, Answer, Ask, Place, Replica};
+use crate::edge::{Along, Answer, Ask, Moment, Place, Replica};
 use crate::journal::Record;
 use crate::plan::{Owner, Plan};
 use crate::wire::{AnyOptimizerState, Published, Shelf};
@@ -144,6 +144,7 @@ impl Worker {
             }
         }
         let staleness = self.state.version - mine.version;
+        self.alone.0 += 1;
         self.updates += 1;
         self.state.version += 1;
         if mine.is_leased {
@@ -212,10 +213,10 @@ impl Worker {
     }
 
     /// Whether the replica is published after this round of a synchronous strategy: always if it is ours. A host is only asked
-    /// for it when it is read: at the end of an epoch, and at the end of the job.
+    /// for it when it is read: to be evaluated, and at the end of the job.
     pub(crate) fn is_shown(&self) -> bool {
         let is_ours = matches!(self.state.replica, Held::Ours { .. });
-        is_ours || self.has_epoch_ended() || self.is_done() || self.state.agreed.stopped
+        is_ours || self.is_evaluation_due() || self.is_done() || self.state.agreed.stopped
     }
 
     /// Where the gradient at the replica is computed, over the samples of `share`.
@@ -223,7 +224,9 @@ impl Worker {
         match &self.state.replica {
             Held::Ours { params, .. } => Place::Ours(params.clone()),
             Held::Theirs { .. } => {
-                Place::Theirs { size: self.plan.initial.len(), ahead: self.samples_ahead(share) }
+                let ahead = self.samples_ahead(share);
+                let moment = self.moment(self.deals.saturating_sub(1));
+                Place::Theirs { size: self.plan.initial.len(), ahead, moment }
             }
         }
     }
@@ -235,9 +238,15 @@ impl Worker {
         }
     }
 
+    /// Where the job stands after so many steps of this round.
+    fn moment(&self, steps: u64) -> Moment {
+        let (round, view) = (self.state.round, self.state.agreed.view.clone());
+        Moment { round, samples: self.clock_after(steps), view }
+    }
+
     async fn apply(&mut self, along: Along) {
-        let (rate, factor) = (self.rate(), self.factor);
-        self.port.ask_host(Ask::Apply { along, rate, factor }).await;
+        let (rate, factor, moment) = (self.rate(), self.factor, self.moment(self.deals));
+        self.port.ask_host(Ask::Apply { along, rate, factor, moment }).await;
         self.has_descended = true;
         self.state.replica = Held::Theirs { known: OnceCell::new() };
     }

@@ -1,13 +1,17 @@
 //! Samples and gradients: where a worker's batches come from.
 
+use std::time::Duration;
+
 use paceline_learn::gradient::joint_weight;
-use paceline_learn::mix;
+use paceline_learn::{Gradient, mix};
 
 use super::{Mine, Share, Worker, steps};
 use crate::coordination::{Lease, Word};
 use crate::executor::Wanted;
+use crate::ids::Ticket;
 use crate::journal::Record;
 use crate::ledger::{Ledger, even_share};
+use crate::plan::Owner;
 use crate::spans::Spans;
 
 /// A first guess of the base batches in an open batch, until one has been measured.
@@ -16,6 +20,7 @@ const FIRST_EXPECTED_BATCHES: u64 = 4;
 impl Worker {
     /// The gradient at the replica over the samples of `share`; `None` if no sample is free.
     pub async fn gradient(&mut self, share: Share) -> Option<Mine> {
+        self.evaluate_within_round().await;
         let is_leased = matches!(share, Share::Leased { .. });
         let spans = match &share {
             Share::Even(total) => {
@@ -45,8 +50,7 @@ impl Worker {
         // Shares of a thousand members are not kept while a thousand gradients are computed.
         drop(share);
         let ticket = self.port.compute(at, spans.clone(), updates);
-        let (gradient, took) =
-            self.port.until(Wanted::Gradient, |inbox| inbox.gradient(ticket)).await;
+        let (gradient, took) = self.computed(ticket).await;
         let samples = spans.len();
         let (who, round) = (self.id, Some(self.state.round));
         let recorded = self.plan.fingerprints.then(|| spans.clone());
@@ -59,6 +63,24 @@ impl Worker {
         private.samples += samples;
         private.loss_sum += gradient.loss_sum;
         Some(Mine { gradient, spans, version: self.state.version, is_leased })
+    }
+
+    /// Waits for a gradient. If a host computes it, it is shown the lease that was asked for ahead as soon as that is here.
+    async fn computed(&self, ticket: Ticket) -> (Gradient, Option<Duration>) {
+        let mut ahead = self.lease.filter(|_| self.plan.replicas == Owner::Theirs);
+        loop {
+            let found = self.port.until(Wanted::Gradient, |inbox| {
+                let gradient = inbox.gradient(ticket).map(Ok);
+                gradient.or_else(|| Some(Err(inbox.known_lease(ahead?)?)))
+            });
+            match found.await {
+                Ok(gradient) => return gradient,
+                Err(spans) => {
+                    self.port.show_host(spans);
+                    ahead = None;
+                }
+            }
+        }
     }
 
     /// Deals the next positions to the members' lanes, without a list of the shares of a thousand members.
@@ -114,7 +136,8 @@ impl Worker {
         spans
     }
 
-    /// What this worker will probably compute next: the rest of its lane, and what the same shares would deal to it.
+    /// What this worker will probably compute next: the rest of its lane, and what the same shares would deal to it. A lease
+    /// that was asked for ahead is not here yet.
     pub(super) fn samples_ahead(&self, share: &Share) -> Spans {
         let mut ledger = Ledger::clone(&self.state.agreed.ledger);
         match share {

@@ -100,7 +100,7 @@ impl Reader for Liveness {
     }
 }
 
-/// How many times a message may have to be sent: so many in a row are lost in less than one of 10^9 cases.
+/// A message is sent at most this many times: the probability that all of them are lost is below 1e-9.
 fn tries(loss: f64) -> f64 {
     if loss > 0.0 { (1e-9_f64.ln() / loss.ln()).ceil() } else { 1.0 }
 }

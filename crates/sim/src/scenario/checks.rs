@@ -20,6 +20,7 @@ impl Scenario {
         positive("compute.seconds_per_sample", pace.seconds_per_sample)?;
         not_negative("compute.seconds_per_gradient", pace.seconds_per_gradient)?;
         not_negative("compute.seconds_per_param", pace.seconds_per_param)?;
+        not_negative("compute.seconds_per_encoded", pace.seconds_per_encoded)?;
         not_negative("compute.seconds_per_handover", pace.seconds_per_handover)?;
         not_negative("compute.jitter", pace.jitter)?;
         interval("compute.jitter_every", pace.jitter_every)?;

@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn none_keeps_every_bit_of_the_mean() {
         let mut step = OuterStep::new(Outer::None);
-        let mean = vec![0.1, -0.0, 1e-40, f32::INFINITY];
+        let mean = Vector::from([0.1, -0.0, 1e-40, f32::INFINITY]);
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
 
         let next = step.step(&[1.0, 2.0, 3.0, 4.0], mean.clone(), 0.1);
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn slowmo_without_momentum_is_the_mean() {
         let mut step = OuterStep::new(Outer::SlowMo { rate: 1.0, momentum: 0.0 });
-        let mut anchor = vec![1.0, -2.0, 0.5];
+        let mut anchor = Vector::from([1.0, -2.0, 0.5]);
 
         for round in 1..5 {
             let mean: Vector = anchor.iter().map(|x| x * 0.9 - 0.01 * round as f32).collect();
@@ -104,16 +104,16 @@ mod tests {
     fn slowmo_follows_its_formula() {
         let mut step = OuterStep::new(Outer::SlowMo { rate: 0.5, momentum: 0.5 });
 
-        near(&step.step(&[1.0], vec![0.8], 0.1), &[0.9]); // u = 2, x = 1 - 0.5 * 0.1 * 2
+        near(&step.step(&[1.0], [0.8].into(), 0.1), &[0.9]); // u = 2, x = 1 - 0.5 * 0.1 * 2
         near(&step.momentum, &[2.0]);
-        near(&step.step(&[0.9], vec![0.8], 0.05), &[0.825]); // u = 1 + 2 = 3, x = 0.9 - 0.025 * 3
+        near(&step.step(&[0.9], [0.8].into(), 0.05), &[0.825]); // u = 1 + 2 = 3, x = 0.9 - 0.025 * 3
         near(&step.momentum, &[3.0]);
     }
 
     #[test]
     fn slowmo_at_learning_rate_zero_stays_finite() {
         let mut step = OuterStep::new(Outer::SlowMo { rate: 1.0, momentum: 0.5 });
-        assert_eq!(step.step(&[1.0], vec![1.0], 0.0), [1.0]);
+        assert_eq!(step.step(&[1.0], [1.0].into(), 0.0), [1.0]);
         assert_eq!(*step.momentum, [0.0]);
     }
 
@@ -123,8 +123,8 @@ mod tests {
     fn diloco_follows_its_formula() {
         let mut step = OuterStep::new(Outer::Diloco { rate: 0.7, momentum: 0.9 });
 
-        near(&step.step(&[1.0, 0.0], vec![0.5, 0.0], 0.1), &[0.335, 0.0]); // 1 - 0.7 (0.5 + 0.45)
-        near(&step.step(&[0.335, 0.0], vec![0.135, 0.1], 0.1), &[-0.2145, 0.133]);
+        near(&step.step(&[1.0, 0.0], [0.5, 0.0].into(), 0.1), &[0.335, 0.0]); // 1 - 0.7 (0.5 + 0.45)
+        near(&step.step(&[0.335, 0.0], [0.135, 0.1].into(), 0.1), &[-0.2145, 0.133]);
         near(&step.momentum, &[0.65, -0.1]); // 0.9 * 0.5 + 0.2
     }
 
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn buffers_behind_the_anchor_are_unchanged() {
         let mut step = OuterStep::new(Outer::Diloco { rate: 0.7, momentum: 0.9 });
-        let next = step.step(&[1.0], vec![0.5, 42.0], 0.1);
+        let next = step.step(&[1.0], [0.5, 42.0].into(), 0.1);
         near(&next, &[0.335, 42.0]);
         assert_eq!(step.momentum.len(), 1);
     }

@@ -30,7 +30,10 @@ pub(super) fn sketch(x: &Scale, y: &Scale, lines: &[Line], top: f64) -> Option<S
     let height = HEIGHT.max(top + AROUND + LABEL_PITCH * lines.len() as f64);
     let place = Place { x: 0.0, y: top - 12.0, width: WIDTH - MARGIN, height: height - top + 6.0 };
     let (from, to) = across(x, x.range(all().map(|point| point.x))?);
-    let across = x.axis(from, to, WIDTH / 2.0);
+    let mut across = x.axis(from, to, WIDTH / 2.0);
+    if x.logarithmic {
+        across = across.at_powers_of_two(all().map(|point| point.x));
+    }
     let (from, to) = upwards(y, y.range(all().flat_map(|p| [p.low, p.y, p.high]))?);
     let upwards = y.axis(from, to, height - top - AROUND);
     let drawn: Vec<Vec<RangePoint>> = drawn.iter().map(|line| thinned(&across, line)).collect();

@@ -30,12 +30,13 @@ pub(super) fn section(report: &Report, facts: &Facts) -> String {
             writeln!(html, "<p>and {} more workers.</p>", count((workers - WORKERS_MAX) as u64));
     }
     html += "<h2>Worker timelines</h2>\n";
-    let (opening, end) = (report.timeline.opening(), report.timeline.now());
+    let (opening, end) = (report.timeline.opening(), report.timeline.length());
+    let since = if report.timeline.is_resumed() { " since the run was resumed" } else { "" };
     if Duration::ZERO < opening && opening < end {
-        let title = format!("The first {}", duration(opening.as_secs_f64()));
+        let title = format!("The first {}{since}", duration(opening.as_secs_f64()));
         html += &bars(report, &title, opening);
     }
-    html += &bars(report, &format!("All {}", duration(end.as_secs_f64())), end);
+    html += &bars(report, &format!("All {}{since}", duration(end.as_secs_f64())), end);
     html
 }
 

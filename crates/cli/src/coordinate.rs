@@ -1,0 +1,183 @@
+//! `paceline coordinate`: coordinates workers on other machines, which join with `paceline join`.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use paceline_job::checkpoint::Saved;
+use paceline_job::processes::{CoordinateOptions, Coordinating};
+use paceline_job::{Recipe, TrainOptions};
+
+use crate::bar::{Bar, Clock};
+use crate::checkpoint::{CheckpointFlags, saving, say_how_to_resume};
+use crate::error::{CliError, CliResult, UsageError};
+use crate::flags::JobFlags;
+use crate::local_workers::{LocalWorkers, WORKERS_HERE_MAX};
+use crate::output::say;
+use crate::outputs::OutputFlags;
+use crate::processes::{PATIENCE, seconds};
+use crate::readers::RunReaders;
+use crate::stop::Stop;
+use crate::summary::{ReportContext, report_run};
+use crate::token::{TOKEN_HOURS, TOKEN_USES, hours};
+
+/// Coordinate workers on other machines, which join with `paceline join`
+#[derive(Args)]
+// The flags of a job have a number of workers, too.
+#[command(
+    after_help = EXAMPLES,
+    allow_negative_numbers = true,
+    mut_arg("workers", |arg| arg.long("first-workers").hide(true)),
+    mut_arg("checkpoints", |arg| arg.help(CHECKPOINTS))
+)]
+pub struct Coordinate {
+    /// The training algorithm (see `paceline strategies`) [default: ssgd, or the job file's]
+    #[arg(long, value_name = "NAME")]
+    strategy: Option<String>,
+    /// Begin with MIN workers, pause with fewer, and take at most MAX
+    #[arg(id = "range", long = "workers", value_name = "MIN:MAX", value_parser = range)]
+    members: (u32, Option<u32>),
+    /// Address and port to listen on: 0.0.0.0:7070 for workers on other machines; port 0 is any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
+    listen: SocketAddr,
+    /// Folder of the log, the journal, the authority and the token; a coordinator that is started again continues there
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// Start N workers on this machine, too; they end with the coordinator
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=WORKERS_HERE_MAX))]
+    workers_here: u32,
+    /// A worker that is silent for this many seconds counts as lost [default: 5]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    patience: Option<Duration>,
+    /// Neither encrypt nor authenticate: anybody who reaches the port can join, read and change everything
+    #[arg(long)]
+    insecure: bool,
+    /// Keep the authority's key and certificate in this file instead of the state folder [default: authority.pem there]
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    authority: Option<PathBuf>,
+    /// How many workers may join with the first token; `paceline token` makes others
+    #[arg(long, value_name = "N", default_value_t = TOKEN_USES)]
+    token_uses: u32,
+    /// For how many hours the first token is valid
+    #[arg(long, value_name = "H", default_value = TOKEN_HOURS, value_parser = hours)]
+    token_hours: Duration,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    checkpoints: CheckpointFlags,
+    #[command(flatten)]
+    job: JobFlags,
+    #[command(flatten)]
+    outputs: OutputFlags,
+}
+
+const CHECKPOINTS: &str = "Save checkpoints into this folder: periodically, when stopped, and at the end \
+     [default: checkpoints in the state folder]";
+
+const INSECURE: &str = "--insecure: anybody who reaches this port can join the job, read its data and change what it learns";
+
+const EXAMPLES: &str = "\
+Examples:
+  paceline coordinate --job job.toml --workers 2:8 --listen 0.0.0.0:7070 --state run1
+  paceline join coordinator.example:7070 --token-file token
+
+It needs no data: the first worker that joins says what they are. The first line that it prints is the command to type on the other machines. Killed and started again
+with the same command, it continues from its log; the workers train on meanwhile.";
+
+impl Coordinate {
+    pub fn run(&self, recipes: &[Recipe]) -> CliResult {
+        let checkpoint = self.checkpoints.resumed()?;
+        let from = checkpoint.as_ref().map(|checkpoint| checkpoint.path.clone());
+        let mut job = match &checkpoint {
+            Some(checkpoint) => self.job.over(checkpoint.manifest.job.clone()),
+            None => self.job.job_with(self.strategy.as_deref())?,
+        };
+        if checkpoint.is_none() {
+            self.checkpoints.save_in(&mut job, &self.state.join("checkpoints"))?;
+        }
+        self.checkpoints.apply(&mut job, checkpoint.as_ref())?;
+        let saving = saving(&job, from)?;
+        let read = self.job.files(&job);
+        let stop = Stop::on_signals("finishing the round; press Ctrl-C again to stop at once")?;
+        let mut coordinating = Coordinating::open(&job, checkpoint, recipes, self.options())?;
+        let outputs = self.outputs.check(coordinating.name(), !self.json, None, &read)?;
+        if self.insecure {
+            say(INSECURE);
+        }
+        say(&coordinating.invitation());
+        let here = self.start_workers(coordinating.address())?;
+        let Some(prepared) = coordinating.first_worker(&stop.requested)? else {
+            let message = "stopped before a worker had joined".to_owned();
+            return Err(CliError::Stopped { code: stop.code(), message });
+        };
+        let bar = Bar::new(prepared.plan.samples_total, Clock::Real, !self.json);
+        let mut readers = RunReaders::new(bar, outputs);
+        let options = TrainOptions {
+            stop: stop.requested.clone(),
+            saving: saving.as_ref(),
+            readers: vec![&mut readers],
+            ..TrainOptions::default()
+        };
+        let (ended, saved) = match coordinating.train(&prepared, options) {
+            Ok(trained) => (Ok(trained.result), trained.saved.unwrap_or_default()),
+            Err(failure) => (Err(failure), Saved::default()),
+        };
+        drop(here);
+        if let Ok(result) = &ended {
+            say_how_to_resume(&saved, result, prepared.plan.samples_total);
+        }
+        let (place, json, stop) = ("machines", self.json, &stop);
+        let (speeds, saved_in): (&[f64], _) = (&[], saved.newest.as_deref());
+        let context =
+            ReportContext { job: &job, prepared: &prepared, place, json, stop, speeds, saved_in };
+        report_run(&context, ended, readers)?;
+        saved.error.map_or(Ok(()), |error| Err(CliError::failed(error)))
+    }
+
+    fn options(&self) -> CoordinateOptions {
+        let (members_min, members_max) = self.members;
+        CoordinateOptions {
+            listen: self.listen,
+            state: self.state.clone(),
+            authority: self.authority.clone(),
+            members_min,
+            members_max,
+            patience: self.patience.unwrap_or(PATIENCE),
+            insecure: self.insecure,
+            token_uses: self.token_uses,
+            token_lasts: self.token_hours,
+            say,
+        }
+    }
+
+    /// Starts workers on this machine.
+    fn start_workers(&self, listens_at: SocketAddr) -> CliResult<LocalWorkers> {
+        let mut address = listens_at;
+        if address.ip().is_unspecified() {
+            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+        }
+        let mut arguments: Vec<OsString> = vec!["join".into(), address.to_string().into()];
+        arguments.extend(["--token-file".into(), self.state.join("token").into()]);
+        if self.insecure {
+            arguments.push("--insecure".into());
+        }
+        if let Some(folder) = self.job.data_dir() {
+            arguments.extend(["--data-dir".into(), folder.into()]);
+        }
+        LocalWorkers::start(&arguments, None, self.workers_here)
+    }
+}
+
+fn range(text: &str) -> Result<(u32, Option<u32>), UsageError> {
+    let (min, max) = text.split_once(':').map_or((text, None), |(min, max)| (min, Some(max)));
+    let number = |text: &str| text.parse::<u32>().ok().filter(|it| *it > 0);
+    let min = number(min).ok_or(UsageError::Members)?;
+    let max = match max {
+        None | Some("") => None,
+        Some(max) => Some(number(max).filter(|max| *max >= min).ok_or(UsageError::Members)?),
+    };
+    Ok((min, max))
+}

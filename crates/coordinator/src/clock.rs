@@ -1,0 +1,20 @@
+//! The coordinator's clock.
+
+use std::time::{Duration, Instant, SystemTime};
+
+/// The time since the job began, over restarts. It never goes back, whatever the system's clock does.
+pub(crate) struct Clock {
+    before: Duration,
+    since: Instant,
+}
+
+impl Clock {
+    pub fn since(began: SystemTime, at_least: Duration) -> Clock {
+        let passed = SystemTime::now().duration_since(began).unwrap_or(Duration::ZERO);
+        Clock { before: passed.max(at_least), since: Instant::now() }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.before + self.since.elapsed()
+    }
+}

@@ -1,0 +1,206 @@
+//! A worker's connection to the coordinator: TCP, TLS if there are keys, HTTP/2, gRPC.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use paceline_runtime::WorkerId;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_stream::Stream;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::{Request, Status, Streaming};
+
+use crate::messages::{Answer, MESSAGE_MAX, Raw, WORKER_HEADER, decode, encode};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The coordinator's own sentence.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the coordinator at {address} cannot be reached: {why}")]
+    Unreachable { address: String, why: String },
+    #[error(
+        "the coordinator at {address} is not the one that the token is for, or does not accept this worker ({why})"
+    )]
+    Untrusted { address: String, why: String },
+    #[error("the connection to the coordinator broke: {0}")]
+    Broken(String),
+}
+
+impl ClientError {
+    /// Whether another attempt may succeed.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, ClientError::Unreachable { .. } | ClientError::Broken(_))
+    }
+}
+
+impl From<Status> for ClientError {
+    fn from(status: Status) -> ClientError {
+        match status.code() {
+            tonic::Code::Unauthenticated
+            | tonic::Code::InvalidArgument
+            | tonic::Code::NotFound
+            | tonic::Code::OutOfRange => ClientError::Refused(status.message().to_owned()),
+            _ => ClientError::Broken(status.message().to_owned()),
+        }
+    }
+}
+
+/// How to reach the coordinator.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub address: String,
+    /// `None`: without TLS.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// Without TLS a worker says who it is.
+    pub claims: Option<WorkerId>,
+}
+
+/// Between attempts to connect: at first, and at most.
+pub(crate) const PAUSE_FIRST: Duration = Duration::from_millis(20);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// An answer that takes longer does not come.
+pub(crate) const ANSWER: Duration = Duration::from_secs(20);
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// For one thread.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, ClientError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| ClientError::Broken(error.to_string()))
+}
+
+impl Target {
+    pub fn new(address: &str, tls: Option<ClientConfig>, claims: Option<WorkerId>) -> Target {
+        let tls = tls.map(|mut tls| {
+            tls.alpn_protocols = vec![b"h2".to_vec()];
+            Arc::new(tls)
+        });
+        Target { address: address.to_owned(), tls, claims }
+    }
+
+    pub async fn connect(&self) -> Result<Connection, ClientError> {
+        let unreachable =
+            |why: String| ClientError::Unreachable { address: self.address.clone(), why };
+        let connected = timeout(CONNECT, TcpStream::connect(&self.address)).await;
+        let stream = connected
+            .map_err(|_| unreachable("no answer".to_owned()))?
+            .map_err(|error| unreachable(error.to_string()))?;
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = &self.tls else {
+            return Connection::over(stream, self.claims).await;
+        };
+        // The name is not sent and not checked: roles in certificates are.
+        let name = ServerName::try_from("paceline").expect("a valid name");
+        let accepted =
+            timeout(CONNECT, TlsConnector::from(tls.clone()).connect(name, stream)).await;
+        let stream = accepted.map_err(|_| unreachable("no answer to the handshake".to_owned()))?;
+        let stream = stream.map_err(|error| {
+            match error.get_ref().map(|inner| inner.is::<rustls::Error>()) {
+                Some(true) => {
+                    ClientError::Untrusted { address: self.address.clone(), why: error.to_string() }
+                }
+                _ => unreachable(error.to_string()),
+            }
+        })?;
+        Connection::over(stream, None).await
+    }
+}
+
+pub(crate) struct Connection {
+    grpc: Grpc<Http>,
+    claims: Option<WorkerId>,
+}
+
+impl Connection {
+    async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        claims: Option<WorkerId>,
+    ) -> Result<Connection, ClientError> {
+        let mut client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        client.initial_stream_window_size(1 << 20).initial_connection_window_size(4 << 20);
+        let shaken = timeout(CONNECT, client.handshake(TokioIo::new(stream))).await;
+        let (sender, connection) = shaken
+            .map_err(|_| ClientError::Broken("no answer".to_owned()))?
+            .map_err(|error| ClientError::Broken(error.to_string()))?;
+        // It ends when the sender is dropped or the other side is gone.
+        tokio::spawn(connection);
+        let origin = http::Uri::from_static("http://coordinator");
+        let grpc = Grpc::with_origin(Http(sender), origin).max_decoding_message_size(MESSAGE_MAX);
+        Ok(Connection { grpc, claims })
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(who) = self.claims {
+            request.metadata_mut().insert(WORKER_HEADER, who.0.into());
+        }
+        request
+    }
+
+    /// One question, one answer.
+    pub async fn ask<T: DeserializeOwned>(
+        &mut self,
+        method: &'static str,
+        message: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(method, tokio_stream::once(encode(message))).await
+    }
+
+    /// Many messages, one answer.
+    pub async fn send<T: DeserializeOwned>(
+        &mut self,
+        method: &'static str,
+        messages: impl Stream<Item = Bytes> + Send + 'static,
+    ) -> Result<T, ClientError> {
+        let request = self.request(messages);
+        let call = self.grpc.client_streaming(request, PathAndQuery::from_static(method), Raw);
+        let answer = call.await?.into_inner();
+        match decode(&answer)? {
+            Answer::Yes(answer) => Ok(answer),
+            Answer::Refused(why) => Err(ClientError::Refused(why)),
+        }
+    }
+
+    pub async fn stream(
+        &mut self,
+        method: &'static str,
+        messages: impl Stream<Item = Bytes> + Send + 'static,
+    ) -> Result<Streaming<Bytes>, ClientError> {
+        let request = self.request(messages);
+        let call = self.grpc.streaming(request, PathAndQuery::from_static(method), Raw);
+        let opened = timeout(ANSWER, call).await;
+        Ok(opened.map_err(|_| ClientError::Broken("no answer".to_owned()))??.into_inner())
+    }
+}
+
+/// Sends gRPC's requests over one HTTP/2 connection.
+struct Http(SendRequest<Body>);
+
+impl tower_service::Service<http::Request<Body>> for Http {
+    type Response = http::Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}

@@ -1,0 +1,326 @@
+//! A coordinator for workers on other machines: its log is on disk, and a new process continues where a killed one stopped.
+//!
+//! It has no data and runs no model. What it must know of them, the first worker tells it ([`Facts`]).
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use paceline_coordinator::{Driver, DriverConfig, Service, ServiceConfig};
+use paceline_identity::{Authority, Token, coordinator_server, write_private};
+use paceline_net::processes::frame::Limits;
+use paceline_net::processes::message::{JobText, Saves};
+use paceline_runtime::coordination::Rules;
+use paceline_runtime::edge::ClusterOutput;
+
+use super::join::RESUMED;
+use super::remote::{RemoteConfig, RemoteRun, store};
+use super::wishes::Wishes;
+use super::{GATHERING, OnProcesses, conclusion};
+use crate::checkpoint::{Checkpoint, Writer};
+use crate::config::Job;
+use crate::error::{Error, RunError};
+use crate::facts::Facts;
+use crate::job::{Outline, Prepared};
+use crate::recipes::Recipe;
+use crate::run::evaluator::Evaluator;
+use crate::run::observer::Observer;
+use crate::run::{SaveRequests, Watch};
+use crate::threads::TrainOptions;
+
+/// How a coordinator is reached, and where it keeps its state.
+pub struct CoordinateOptions {
+    pub listen: SocketAddr,
+    /// Holds the log, the journal, the authority and the token of one job.
+    pub state: PathBuf,
+    /// The file of the authority, if it is not in the state folder.
+    pub authority: Option<PathBuf>,
+    /// Training begins with this many workers, and pauses with fewer.
+    pub members_min: u32,
+    pub members_max: Option<u32>,
+    pub patience: Duration,
+    /// Neither encrypts nor authenticates.
+    pub insecure: bool,
+    /// How many workers may join with the first token, and for how long.
+    pub token_uses: u32,
+    pub token_lasts: Duration,
+    /// Called with a message for the user.
+    pub say: fn(&str),
+}
+
+/// A process that was killed closes its connections and does not come back; one whose network hiccups does.
+const GRACE: Duration = Duration::from_millis(150);
+
+/// A coordinator that listens.
+pub struct Coordinating {
+    blueprint: Arc<Blueprint>,
+    outline: Outline,
+    run: RemoteRun,
+    file_bytes_max: Arc<AtomicU64>,
+    insecure: bool,
+    token: Token,
+    members_first: usize,
+}
+
+/// What the job is prepared from, as soon as a worker says what its data are.
+struct Blueprint {
+    job: Job,
+    checkpoint: Option<Checkpoint>,
+    recipes: Vec<Recipe>,
+    workers: u32,
+}
+
+impl Blueprint {
+    fn prepare(&self, facts: &Facts) -> Result<Prepared, Error> {
+        let (workers, recipes) = (self.workers, &self.recipes[..]);
+        match &self.checkpoint {
+            Some(checkpoint) => checkpoint.prepare_from(&self.job, facts, workers, recipes),
+            None => self.job.prepare_from(facts, workers, recipes),
+        }
+    }
+
+    /// Whether a worker with these facts may take part: the number of samples of the job, or what differs.
+    fn check(&self, first: Option<&str>, facts: &str) -> Result<u64, String> {
+        let unreadable = |_| "what the worker says of its data cannot be read".to_owned();
+        let facts: Facts = serde_json::from_str(facts).map_err(unreadable)?;
+        let Some(first) = first else {
+            let prepared = self.prepare(&facts).map_err(|error| error.to_string())?;
+            return Ok(prepared.plan.samples_total);
+        };
+        let first: Facts = serde_json::from_str(first).map_err(unreadable)?;
+        // The number of samples is fixed by then.
+        facts.difference(&first).map_or(Ok(0), Err)
+    }
+}
+
+impl Coordinating {
+    /// Checks the job, as far as that needs no data, opens the state folder, and listens.
+    pub fn open(
+        job: &Job,
+        checkpoint: Option<Checkpoint>,
+        recipes: &[Recipe],
+        options: CoordinateOptions,
+    ) -> Result<Coordinating, Error> {
+        let CoordinateOptions { members_min, members_max, patience, insecure, say, .. } = options;
+        let before = checkpoint.as_ref();
+        if let Some(checkpoint) = before {
+            checkpoint.check_job(job)?;
+        }
+        let workers_first = before.map_or(members_min, |it| it.manifest.workers_first);
+        let outline = job.check_without_data(workers_first, recipes)?;
+        let saves = job.checkpoints.as_ref().map(|it| Saves { every_rounds: it.rounds });
+        let text = JobText {
+            // Where checkpoints go is this process's business, and every worker has its data elsewhere.
+            json: serde_json::to_string(&Job { checkpoints: None, data_dir: None, ..job.clone() })
+                .expect("a job is plain data"),
+            workers_first,
+            workers: members_min,
+            members_min: members_min as usize,
+            saves,
+            is_resumed: before.is_some(),
+            schedule: before.and_then(Checkpoint::schedule_before),
+            ..JobText::default()
+        };
+        let rules = Rules {
+            members_min: members_min as usize,
+            members_max: members_max.map(|most| most as usize),
+            patience,
+            gathering: GATHERING.min(patience / 4),
+            ..Rules::new(0, members_min as usize, outline.coordination)
+        };
+        let failed =
+            |error: &dyn std::fmt::Display| RunError::Coordinate { why: error.to_string() };
+        let CoordinateOptions { listen, state, authority, .. } = &options;
+        let files = state.join("files");
+        std::fs::create_dir_all(&files).map_err(|error| failed(&error))?;
+        let authority = authority.clone().unwrap_or_else(|| state.join("authority.pem"));
+        let authority = (!insecure)
+            .then(|| Authority::open(&authority, SystemTime::now()))
+            .transpose()
+            .map_err(|error| failed(&error))?;
+        let is_restarted = state.join("journal.jsonl").exists();
+        let snapshot = before.map(Checkpoint::snapshot);
+        if let Some(snapshot) = snapshot.filter(|_| !is_restarted) {
+            store(&files, RESUMED, snapshot).map_err(|error| failed(&error))?;
+        }
+        let done_before = snapshot.map(|snapshot| snapshot.done.clone()).unwrap_or_default();
+        let (job, recipes) = (job.clone(), recipes.to_vec());
+        let blueprint = Arc::new(Blueprint { job, checkpoint, recipes, workers: members_min });
+        let checks = blueprint.clone();
+        let mut driver = Driver::open(DriverConfig {
+            folder: state.clone(),
+            text: serde_json::to_string(&text).expect("a job is plain data"),
+            rules,
+            done: done_before.clone(),
+            check_facts: Box::new(move |first, facts| checks.check(first, facts)),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            authority,
+            grace: GRACE.min(patience / 4),
+        })
+        .map_err(|error| failed(&error))?;
+        let file_bytes_max = Arc::<AtomicU64>::default();
+        let service = Service::start(
+            ServiceConfig {
+                listen: *listen,
+                tls: driver.credentials().map(coordinator_server),
+                files: files.clone(),
+                file_bytes_max: file_bytes_max.clone(),
+                beat: patience / 4,
+                dials_back: true,
+            },
+            driver.sender(),
+        )
+        .map_err(|error| RunError::Coordinate { why: cannot_listen(*listen, &error) })?;
+        let token = token(&mut driver, &options)?;
+        let run = RemoteRun::new(RemoteConfig {
+            driver,
+            service,
+            files,
+            coordination: outline.coordination,
+            members_min: rules.members_min,
+            done_before,
+            is_restarted,
+            wishes: Wishes::open(state).map_err(|error| failed(&error))?,
+            say,
+        });
+        let members_first = rules.members_first;
+        Ok(Coordinating { blueprint, outline, run, file_bytes_max, insecure, token, members_first })
+    }
+
+    /// The name of the strategy.
+    pub fn name(&self) -> &str {
+        &self.outline.name
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.run.service.address()
+    }
+
+    /// What the coordinator waits for, and what to type on other machines.
+    pub fn invitation(&self) -> String {
+        let coordinator = self.run.driver.coordinator();
+        let members: Vec<String> =
+            coordinator.view().members.iter().map(ToString::to_string).collect();
+        let waits = match members.as_slice() {
+            _ if coordinator.is_over() => "this job is over".to_owned(),
+            [] => format!("waiting for {}", counted(self.members_first, "worker")),
+            [one] => format!("continuing from the log: worker {one} connects again by itself"),
+            many => {
+                format!(
+                    "continuing from the log: workers {} connect again by themselves",
+                    many.join(", ")
+                )
+            }
+        };
+        let insecure = if self.insecure { " --insecure" } else { "" };
+        let (at, token) = (reached_at(self.address()), &self.token);
+        format!(
+            "{waits}; on each new machine type:\n  paceline join {at} --token {token}{insecure}"
+        )
+    }
+
+    /// Waits until a worker has said what the data are; `None` if it was asked to stop before.
+    pub fn first_worker(&mut self, stop: &AtomicBool) -> Result<Option<Prepared>, Error> {
+        loop {
+            if let Some(facts) = self.run.driver.facts() {
+                let facts: Facts = serde_json::from_str(facts)
+                    .map_err(|error| RunError::Coordinate { why: error.to_string() })?;
+                let prepared = self.blueprint.prepare(&facts)?;
+                self.run.limits = Limits::for_snapshots(prepared.size(), 1);
+                let bytes = self.run.limits.body.saturating_add(self.run.limits.head as u64);
+                self.file_bytes_max.store(bytes, Ordering::Relaxed);
+                if !self.run.is_restarted {
+                    let (samples, size) = (prepared.plan.samples_per_epoch, prepared.size());
+                    (self.run.say)(&format!(
+                        "the first worker has {samples} samples per epoch and {size} parameters; all others must have the same"
+                    ));
+                }
+                return Ok(Some(prepared));
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            self.run.turn()?;
+        }
+    }
+
+    /// Coordinates the job until it is over.
+    pub fn train(
+        self,
+        prepared: &Prepared,
+        options: TrainOptions<'_>,
+    ) -> Result<OnProcesses, Error> {
+        let Coordinating { mut run, outline: Outline { coordination, .. }, .. } = self;
+        let TrainOptions { stop, saving, readers, .. } = options;
+        let saving = saving.map(|it| if run.is_restarted { it.continued() } else { it.clone() });
+        let writer = saving.as_ref().map(|it| Writer::start(it, prepared, &[])).transpose()?;
+        let evaluator = Evaluator::inline(prepared.task.clone(), 1);
+        let observer = Observer::new(prepared, (coordination, evaluator), readers);
+        let save_requests = saving.as_ref().map(|it| SaveRequests::new(it, coordination));
+        let mut watch = Watch { observer, writer, save_requests, stopped: false };
+        for line in run.lines_before() {
+            let _ = watch.observer.observe(&line);
+        }
+        let ended = watch.until_ended(&mut run, &stop);
+        let finish = |writer: Option<Writer>| writer.map(Writer::finish);
+        if let Err(error) = ended {
+            // If only the coordinator has failed, the members train on, and the next one finds them.
+            if !matches!(error, RunError::Coordinate { .. }) {
+                run.dismiss();
+            }
+            finish(watch.writer);
+            return Err(error.into());
+        }
+        let seconds = run.driver.now().as_secs_f64();
+        let is_brief = watch.stopped || stop.load(Ordering::Relaxed);
+        let conclude = conclusion(&watch.observer, coordination, is_brief);
+        let fingerprint = run.conclude(&conclude)?;
+        for output in std::mem::take(&mut run.outputs) {
+            if let ClusterOutput::Line(line) = output {
+                let _ = watch.observer.observe(&line);
+            }
+        }
+        run.dismiss();
+        let saved = finish(watch.writer);
+        let mut result = watch.observer.conclude(prepared, watch.stopped, &stop, None);
+        // Over restarts of the coordinator, too.
+        result.real_seconds = Some(seconds);
+        result.stopped =
+            stop.load(Ordering::Relaxed) && result.samples < prepared.plan.samples_total;
+        Ok(OnProcesses { result, fingerprint, saved })
+    }
+}
+
+fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
+fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> String {
+    format!("cannot listen on {address} ({error}); --listen names another address or port")
+}
+
+/// The address to type elsewhere: one that listens everywhere does not know its machine's name.
+fn reached_at(address: SocketAddr) -> String {
+    match address.ip().is_unspecified() {
+        true => format!("HOST:{}", address.port()),
+        false => address.to_string(),
+    }
+}
+
+/// The token of the job: the one that its first coordinator made, so that workers can still join with it.
+fn token(driver: &mut Driver, options: &CoordinateOptions) -> Result<Token, RunError> {
+    let path: &Path = &options.state.join("token");
+    if let Ok(text) = std::fs::read_to_string(path)
+        && let Ok(token) = text.trim().parse()
+    {
+        return Ok(token);
+    }
+    let failed = |why: String| RunError::Coordinate { why };
+    let token = driver
+        .make_token(options.token_lasts, options.token_uses)
+        .map_err(|it| failed(it.to_string()))?;
+    write_private(path, &format!("{token}\n")).map_err(|error| failed(error.to_string()))?;
+    Ok(token)
+}

@@ -1,0 +1,395 @@
+//! Sums of processes have the bits of sums in one place, whether members use links, read each other's memory, or both.
+
+use paceline_learn::kernels::shared::PeerSegment;
+use paceline_learn::{Dice, Vector};
+use paceline_runtime::Sum;
+use paceline_runtime::wire::Standing;
+
+use super::*;
+use crate::processes::frame::Slice;
+use crate::processes::near::board::Place;
+use crate::processes::near::door::Door;
+
+/// Who reads whose memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Host {
+    None,
+    All,
+    /// Members with an even number and those with an odd one are on two hosts.
+    Parity,
+}
+
+impl Host {
+    fn is_shared(self, one: usize, other: usize) -> bool {
+        match self {
+            Host::None => false,
+            Host::All => true,
+            Host::Parity => one % 2 == other % 2,
+        }
+    }
+}
+
+/// The exchanges of n members; those of one host read each other's memory.
+fn members(n: u32, shape: Shape, host: Host) -> Vec<Exchanges> {
+    let near = |_| Some(Near::new(shape.size()).expect("memory can be shared"));
+    let mut members: Vec<Exchanges> = (0..n)
+        .map(|i| {
+            Exchanges::new(WorkerId(i), shape, (host != Host::None).then(|| near(i)).flatten())
+        })
+        .collect();
+    for (i, j) in (0..n as usize).flat_map(|i| (0..n as usize).map(move |j| (i, j))) {
+        if i != j && host.is_shared(i, j) {
+            meet(&mut members, i, j);
+        }
+    }
+    members
+}
+
+/// Member i reads the memory of member j.
+fn meet(members: &mut [Exchanges], i: usize, j: usize) {
+    let (here, there) = (Door::open().expect("it opens"), Door::open().expect("it opens"));
+    let segment = members[j].near.as_ref().expect("it shares memory").segment().clone();
+    there.pass(here.name(), ([1, 2], WorkerId(j as u32)), &segment).expect("it is here");
+    let passed = here.arrived().expect("it was passed");
+    let mapped = PeerSegment::new(passed.segment, segment.bytes()).expect("it is well formed");
+    let near = members[i].near.as_mut().expect("it shares memory");
+    near.add(passed.from, mapped, passed.bell).expect("there is room");
+    let near =
+        |members: &mut [Exchanges], i: usize, from: usize, f: &dyn Fn(&mut Near, WorkerId)| {
+            f(members[i].near.as_mut().expect("it shares memory"), WorkerId(from as u32));
+        };
+    if i > j {
+        // Both have mapped each other now. The words that say how far they have read are the first ones of each peer.
+        for (i, j) in [(i, j), (j, i)] {
+            let cursor =
+                members[j].near.as_ref().expect("it shares memory").cursor_of(WorkerId(i as u32));
+            near(members, i, j, &|near, who| {
+                assert_eq!(near.admit(who, cursor.expect("it was added")), Ok(Some(1)));
+            });
+            near(members, j, i, &|near, who| near.begin(who, 1).expect("it was added"));
+        }
+    }
+}
+
+fn shape(codec: Codec, size: usize) -> Shape {
+    Shape { seed: 3, params: size - size / 10, buffers: size / 10, codec }
+}
+
+fn segments(load: &Load) -> Vec<Segment> {
+    let own = |slice: Slice<'_>| match slice {
+        Slice::Floats(floats) => Segment::Floats(floats.into()),
+        Slice::Bytes(bytes) => Segment::Bytes(bytes.to_vec()),
+    };
+    load.slices().into_iter().map(own).collect()
+}
+
+fn view(n: u32) -> Arc<View> {
+    Arc::new(View { incarnation: 1, number: 4, members: (0..n).map(WorkerId).collect() })
+}
+
+type Wires = BTreeMap<(usize, usize), std::collections::VecDeque<(PeerMessage, Vec<Segment>)>>;
+
+fn settle_effects(
+    at: usize,
+    effects: Effects,
+    wires: &mut Wires,
+    results: &mut [Option<ExchangeResult>],
+) {
+    assert!(effects.wrong.is_empty(), "{:?}", effects.wrong);
+    for (to, message, load) in effects.sends {
+        let wire = wires.entry((at, to.0 as usize)).or_default();
+        wire.push_back((message, segments(&load)));
+    }
+    for (ticket, result) in effects.done {
+        assert_eq!(ticket, Ticket(at as u64));
+        assert!(results[at].replace(result).is_none(), "one result each");
+    }
+}
+
+/// All members enter; messages between two members keep their order, all else is random.
+fn run(shape: Shape, host: Host, entries: &[Entry], seed: u64) -> Vec<ExchangeResult> {
+    run_with(&mut members(entries.len() as u32, shape, host), 7, entries, seed)
+}
+
+fn run_with(
+    members: &mut [Exchanges],
+    exchange: u64,
+    entries: &[Entry],
+    seed: u64,
+) -> Vec<ExchangeResult> {
+    let n = entries.len();
+    let view = view(n as u32);
+    let mut dice = Dice::keyed(&[seed, 9]);
+    let mut waiting: Vec<usize> = (0..n).collect();
+    let mut wires = Wires::new();
+    let mut results: Vec<Option<ExchangeResult>> = vec![None; n];
+    let mut idle = 0;
+    loop {
+        // A member may look at the boards of others at any time, or late.
+        for (at, member) in members.iter_mut().enumerate() {
+            if dice.below(2) == 0
+                || wires.values().all(|wire| wire.is_empty()) && waiting.is_empty()
+            {
+                let effects = member.look();
+                settle_effects(at, effects, &mut wires, &mut results);
+            }
+        }
+        let busy: Vec<(usize, usize)> =
+            wires.iter().filter(|(_, it)| !it.is_empty()).map(|(wire, _)| *wire).collect();
+        let choices = waiting.len() + busy.len();
+        if choices == 0 {
+            if results.iter().all(Option::is_some) {
+                break;
+            }
+            idle += 1;
+            assert!(idle < 100, "members wait for each other");
+            continue;
+        }
+        let pick = dice.below(choices as u64) as usize;
+        let (at, effects) = if pick < waiting.len() {
+            let at = waiting.swap_remove(pick);
+            let entry = entries[at].clone();
+            let number = if matches!(entry, Entry::Gather { .. }) { 0 } else { exchange };
+            (at, members[at].enter(Ticket(at as u64), view.clone(), number, entry))
+        } else {
+            let wire = busy[pick - waiting.len()];
+            let (message, parts) =
+                wires.get_mut(&wire).and_then(|it| it.pop_front()).expect("it is busy");
+            let from = WorkerId(wire.0 as u32);
+            let effects = members[wire.1].receive(from, message, parts);
+            (wire.1, effects.expect("members of one version understand each other"))
+        };
+        settle_effects(at, effects, &mut wires, &mut results);
+    }
+    assert!(members.iter().all(|it| it.count() == 0), "nothing is left behind");
+    results.into_iter().map(|result| result.expect("all members get the result")).collect()
+}
+
+#[test]
+fn sums_have_the_bits_of_a_meeting_in_one_place() {
+    let codecs = [
+        Codec::Dense,
+        Codec::Half,
+        Codec::Qsgd { bits: 4, bucket: 64 },
+        Codec::TopK { fraction: 0.1 },
+    ];
+    for seed in 0..240 {
+        let mut dice = Dice::keyed(&[seed, 1]);
+        let codec = codecs[seed as usize % codecs.len()];
+        let host = [Host::None, Host::All, Host::Parity][seed as usize / codecs.len() % 3];
+        let size = [50, 5000, 70_001][dice.below(3) as usize];
+        let shape = shape(codec, size);
+        let n = 1 + dice.below(6) as usize;
+        let entries: Vec<Entry> = (0..n)
+            .map(|i| {
+                // Some members have nothing to add; sometimes none has.
+                let is_empty = dice.below(4) == 0 || seed % 13 == 5;
+                let length = if is_empty { 0 } else { size };
+                let vector: Vector = (0..length).map(|_| dice.unit() as f32 - 0.5).collect();
+                let params = if is_empty { 0 } else { shape.params };
+                let payload = codec.encode(vector, params, &mut Vector::new(), &mut dice);
+                let tail = Tail { samples: i as u64, loss_sum: f64::NAN, ..Tail::default() };
+                Entry::Sum { payload: Arc::new(payload), tail }
+            })
+            .collect();
+        let mut meeting = Meeting::new(n);
+        entries.iter().enumerate().for_each(|(i, entry)| meeting.enter(i, entry.clone()));
+        let ExchangeResult::Summed(expected) = meeting.end(3, view(n as u32), 7) else {
+            panic!("it is a sum")
+        };
+
+        for result in run(shape, host, &entries, seed) {
+            let ExchangeResult::Summed(sum) = result else { panic!("it is a sum") };
+            let bits =
+                |sum: &Sum| -> Vec<u32> { sum.gradient.sum.iter().map(|x| x.to_bits()).collect() };
+            assert_eq!(
+                bits(&sum),
+                bits(&expected),
+                "seed {seed}, {codec:?}, {n} members, {host:?}"
+            );
+            assert_eq!(sum.tails.len(), n);
+            assert_eq!(sum.tails[n - 1].samples, n as u64 - 1, "in rank order");
+        }
+    }
+}
+
+#[test]
+fn standings_reach_everyone_in_rank_order() {
+    let standing = |completed| Standing { completed, digest: 1, newcomer: false };
+    let entries: Vec<Entry> = (0..4).map(|i| Entry::Gather { standing: standing(i) }).collect();
+    for result in run(shape(Codec::Dense, 5000), Host::All, &entries, 2) {
+        let ExchangeResult::Gathered(all) = result else { panic!("it is gathered") };
+        assert_eq!(all.iter().map(|it| it.completed).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    }
+}
+
+fn chunk_message(name: ExchangeName, length: u64) -> PeerMessage {
+    PeerMessage::Chunk { name, tail: Tail::default(), form: Form::Dense, length, is_free: true }
+}
+
+/// The segments of a dense payload.
+fn dense(values: usize) -> Vec<Segment> {
+    vec![Segment::Floats(Vector::filled(1.0, values)), Segment::Floats(Vector::new())]
+}
+
+#[test]
+fn parts_of_closed_views_are_dropped_and_wrong_ones_refused() {
+    let shape = shape(Codec::Dense, 5000);
+    let mut member = Exchanges::new(WorkerId(0), shape, None);
+    let name = ExchangeName { view: view(3).name(), exchange: 7 };
+    let peer = WorkerId(1);
+    let chunk = |length: u64, values: usize| (chunk_message(name, length), dense(values));
+    let (message, parts) = chunk(4999, 10);
+    assert!(member.receive(peer, message, parts).is_err(), "another length");
+    let (message, parts) = chunk(5000, 10);
+    assert!(member.receive(peer, message, parts).is_ok(), "the view is not known yet");
+    let payload = Arc::new(Payload::dense(Vector::filled(1.0, 5000)));
+    let mine = Entry::Sum { payload, tail: Tail::default() };
+    let effects = member.enter(Ticket(1), view(3), 7, mine.clone());
+    assert_eq!(effects.wrong.len(), 1, "the chunk is too short");
+
+    member.close_before(5);
+
+    assert_eq!(member.count(), 0);
+    let (message, parts) = chunk(5000, 10);
+    assert!(member.receive(peer, message, parts).is_ok());
+    assert!(member.enter(Ticket(2), view(3), 7, mine).sends.is_empty());
+    assert_eq!(member.count(), 0, "nothing is kept for a closed view");
+    for exchange in 0..200 {
+        let name = ExchangeName {
+            view: paceline_runtime::view::ViewName { incarnation: 1, number: 9 },
+            exchange,
+        };
+        let is_kept = member.receive(peer, chunk_message(name, 0), dense(0)).is_ok();
+        assert!(is_kept && member.count() <= 2, "exchanges that are over by now are forgotten");
+    }
+}
+
+/// Entries of one dense exchange; the numbers depend on the member and the exchange.
+fn dense_entries(n: usize, size: usize, exchange: u64) -> Vec<Entry> {
+    (0..n)
+        .map(|i| {
+            let number = |k: usize| (k % 89) as f32 * 0.37 + i as f32 + exchange as f32 * 0.01;
+            let payload = Arc::new(Payload::dense((0..size).map(number).collect()));
+            Entry::Sum { payload, tail: Tail { samples: 1, ..Tail::default() } }
+        })
+        .collect()
+}
+
+fn expected(entries: &[Entry]) -> Vec<u32> {
+    let mut meeting = Meeting::new(entries.len());
+    entries.iter().enumerate().for_each(|(i, entry)| meeting.enter(i, entry.clone()));
+    let ExchangeResult::Summed(sum) = meeting.end(3, view(entries.len() as u32), 1) else {
+        panic!("it is a sum")
+    };
+    sum.gradient.sum.iter().map(|x| x.to_bits()).collect()
+}
+
+fn bits(result: &ExchangeResult) -> Vec<u32> {
+    let ExchangeResult::Summed(sum) = result else { panic!("it is a sum") };
+    sum.gradient.sum.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn members_of_one_host_hold_one_sum_and_nothing_writes_over_it_while_they_do() {
+    let shape = shape(Codec::Dense, 70_001);
+    let mut members = members(3, shape, Host::All);
+    let mut kept = vec![];
+    for exchange in 1..=20 {
+        let entries = dense_entries(3, shape.size(), exchange);
+        let results = run_with(&mut members, exchange, &entries, exchange);
+        let expected = expected(&entries);
+        results.iter().for_each(|result| assert_eq!(bits(result), expected, "{exchange}"));
+        // The first result is held for all of the job, a late one for a while: sums must then be put elsewhere.
+        if exchange == 1 || exchange == 12 {
+            kept.push((results[1].clone(), expected));
+        }
+        for (result, expected) in &kept {
+            assert_eq!(bits(result), *expected, "after exchange {exchange}");
+        }
+        if exchange == 16 {
+            kept.pop();
+        }
+    }
+}
+
+#[test]
+fn a_member_that_was_put_out_cannot_change_a_sum_of_a_later_view() {
+    let shape = shape(Codec::Dense, 70_001);
+    let mut members = members(3, shape, Host::All);
+    let entries = dense_entries(3, shape.size(), 1);
+    run_with(&mut members, 1, &entries, 1);
+    // Two members go on without the third, which enters the next exchange of the old view late.
+    let mut late = members.pop().expect("there are three");
+    let next = dense_entries(3, shape.size(), 2);
+    let later = Arc::new(View { number: 5, ..(*view(2)).clone() });
+    let mut effects = vec![];
+    for (i, member) in members.iter_mut().enumerate() {
+        member.close_before(5);
+        effects.push(member.enter(Ticket(i as u64), later.clone(), 2, next[i].clone()));
+    }
+    let _ = late.enter(Ticket(2), view(3), 2, next[2].clone());
+    for _ in 0..4 {
+        let _ = late.look();
+        members.iter_mut().zip(&mut effects).for_each(|(it, effects)| effects.extend(it.look()));
+    }
+
+    let expected = expected(&next[..2]);
+    for effects in &effects {
+        assert!(effects.wrong.is_empty());
+        assert_eq!(bits(&effects.done[0].1), expected);
+    }
+    for exchange in 2..9 {
+        let entries = dense_entries(3, shape.size(), exchange);
+        let _ = late.enter(Ticket(9), view(3), exchange, entries[2].clone());
+    }
+    assert_eq!(bits(&effects[0].done[0].1), expected, "whatever it writes now");
+}
+
+#[test]
+fn a_notice_that_names_memory_outside_of_the_segment_is_a_violation() {
+    let shape = shape(Codec::Dense, 70_001);
+    let name = ExchangeName { view: view(2).name(), exchange: 3 };
+    let place = |start, len| Place { is_floats: true, start, len };
+    let nothing = place(0, 0);
+    let end = members(1, shape, Host::All)[0].near.as_ref().expect("shared").segment().bytes();
+    let cases = [
+        ([place(end - 4, 2), nothing], "outside"),
+        ([place(2, 1), nothing], "outside"),
+        ([place(usize::MAX - 3, 70_001), nothing], "outside"),
+        ([place(4096, usize::MAX >> 2), nothing], "outside"),
+        ([place(4096, 70_000), nothing], "another length"),
+    ];
+    for (places, sentence) in cases {
+        let mut members = members(2, shape, Host::All);
+        let entries = dense_entries(2, shape.size(), 3);
+        members[0].enter(Ticket(0), view(2), 3, entries[0].clone());
+        let near = members[1].near.as_mut().expect("it shares memory");
+        assert!(near.post(&chunk_message(name, 70_001), &places));
+
+        let effects = members[0].look();
+
+        assert_eq!(effects.wrong.len(), 1, "{places:?}");
+        assert!(effects.wrong[0].1.to_string().contains(sentence), "{:?}", effects.wrong);
+        assert!(effects.done.is_empty());
+    }
+}
+
+#[test]
+fn a_board_whose_notices_nobody_reads_fills_up_and_links_take_over() {
+    let shape = shape(Codec::Dense, 70_001);
+    let mut members = members(2, shape, Host::All);
+    let name = |exchange| ExchangeName { view: view(2).name(), exchange };
+    let nothing = Place { is_floats: true, start: 0, len: 0 };
+    let near = members[1].near.as_mut().expect("it shares memory");
+    let posted =
+        (0..1000).filter(|i| near.post(&chunk_message(name(*i), 0), &[nothing; 2])).count();
+    assert_eq!(posted, 16, "what was not read is not overwritten");
+
+    let entry = dense_entries(2, shape.size(), 2000).swap_remove(1);
+    let effects = members[1].enter(Ticket(1), view(2), 2000, entry);
+
+    assert_eq!(effects.sends.len(), 1, "by a frame instead");
+    let effects = members[0].look();
+    assert!(effects.wrong.is_empty() && members[0].count() == 2, "{:?}", effects.wrong);
+}

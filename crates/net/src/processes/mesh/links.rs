@@ -1,0 +1,190 @@
+//! How links begin and end: dialling, accepting, greeting, and what follows when one breaks.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mio::{Interest, Token};
+use paceline_identity::{Role, name_of, peer_client};
+use paceline_runtime::WorkerId;
+use paceline_runtime::coordination::Word;
+
+use super::super::link::Link;
+use super::super::message::{Load, PeerMessage, Up, VERSION};
+use super::{
+    Conn, Dial, MeshConfig, REDIAL, STRANGER, STRANGER_TIME, STRANGERS_MAX, Serving, Standing,
+};
+
+impl Serving {
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        let dials = self.dials.values().filter_map(|dial| dial.again);
+        let new = self.conns.values().filter_map(|conn| self.gives_up_at(conn));
+        dials.chain(new).min()
+    }
+
+    /// When a connection to or from nobody known is closed. A peer that does not answer a dial is out of reach.
+    fn gives_up_at(&self, conn: &Conn) -> Option<Instant> {
+        match conn.standing {
+            Standing::Peer(_) => None,
+            Standing::Stranger => Some(conn.since + STRANGER_TIME),
+            Standing::Dialling(_) | Standing::Greeted(_) => {
+                Some(conn.since + STRANGER_TIME.min(self.config.patience))
+            }
+        }
+    }
+
+    /// A peer has said who it is.
+    pub(super) fn know(&mut self, token: usize, who: WorkerId) {
+        let Some(conn) = self.conns.get_mut(&token) else { return };
+        if conn.standing == Standing::Stranger {
+            let hello = hello(&self.config, who);
+            conn.link.queue(&hello, Load::None);
+        }
+        conn.standing = Standing::Peer(who);
+        conn.link.set_limits(self.limits);
+        for (message, load) in self.waiting.remove(&who).unwrap_or_default() {
+            conn.link.queue(&message, load);
+        }
+        self.by_peer.insert(who, token);
+        self.dials.remove(&who);
+        self.dirty.insert(token);
+        self.offer_memory(who);
+    }
+
+    pub(super) fn accept(&mut self) {
+        loop {
+            let Ok((stream, _)) = self.listener.accept() else { return };
+            let is_stranger = |conn: &&Conn| conn.standing == Standing::Stranger;
+            if self.conns.values().filter(is_stranger).count() < STRANGERS_MAX {
+                let Ok(tls) = self.accept_tls() else { continue };
+                let link = Link::new(stream, tls, STRANGER, self.pool.clone());
+                link.set_timeout(self.config.patience);
+                self.add(link, Standing::Stranger);
+            }
+        }
+    }
+
+    pub(super) fn accept_tls(&self) -> Result<Option<rustls::Connection>, rustls::Error> {
+        let server = self.server.clone().map(rustls::ServerConnection::new).transpose()?;
+        Ok(server.map(rustls::Connection::Server))
+    }
+
+    pub(super) fn dial_tls(
+        &self,
+        who: WorkerId,
+    ) -> Result<Option<rustls::Connection>, rustls::Error> {
+        let Some(credentials) = &self.config.security else { return Ok(None) };
+        // The name is not sent and not checked: the role in the certificate is.
+        let name = rustls::pki_types::ServerName::try_from("paceline").expect("a valid name");
+        let config = Arc::new(peer_client(credentials, who));
+        let client = rustls::ClientConnection::new(config, name)?;
+        Ok(Some(rustls::Connection::Client(client)))
+    }
+
+    pub(super) fn add(&mut self, mut link: Link, standing: Standing) {
+        let token = self.next_token;
+        self.next_token += 1;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut link.wire.stream, Token(token), interest).is_ok() {
+            self.conns.insert(token, Conn { link, since: Instant::now(), standing });
+        }
+    }
+
+    pub(super) fn dial_due(&mut self) {
+        let now = Instant::now();
+        let is_late = |conn: &Conn| self.gives_up_at(conn).is_some_and(|at| at <= now);
+        let late: Vec<usize> =
+            self.conns.iter().filter(|(_, conn)| is_late(conn)).map(|(token, _)| *token).collect();
+        late.into_iter().for_each(|token| self.close(token));
+        let is_due = |dial: &Dial| dial.again.is_some_and(|again| again <= now);
+        let due: Vec<(WorkerId, SocketAddr)> = self
+            .dials
+            .iter_mut()
+            .filter(|(_, dial)| is_due(dial))
+            .map(|(who, dial)| {
+                dial.again = None;
+                (*who, dial.address)
+            })
+            .collect();
+        for (who, address) in due {
+            match mio::net::TcpStream::connect(address) {
+                Ok(stream) => match self.dial_tls(who) {
+                    Ok(tls) => {
+                        let link = Link::new(stream, tls, STRANGER, self.pool.clone());
+                        self.add(link, Standing::Dialling(who));
+                    }
+                    Err(_) => self.dial_failed(who),
+                },
+                Err(_) => self.dial_failed(who),
+            }
+        }
+    }
+
+    pub(super) fn dial_failed(&mut self, who: WorkerId) {
+        let Some(dial) = self.dials.get_mut(&who) else { return };
+        dial.tries += 1;
+        // A peer that has lost its coordinator for a moment refuses workers that it has not heard of.
+        if dial.since.elapsed() > self.config.patience {
+            return self.lose(who, true);
+        }
+        dial.again = Some(Instant::now() + REDIAL * 2u32.saturating_pow(dial.tries.min(5)));
+    }
+
+    pub(super) fn close(&mut self, token: usize) {
+        let Some(mut conn) = self.conns.remove(&token) else { return };
+        let _ = self.poll.registry().deregister(&mut conn.link.wire.stream);
+        match conn.standing {
+            Standing::Stranger => {}
+            Standing::Dialling(who) | Standing::Greeted(who) => self.dial_failed(who),
+            Standing::Peer(who) => self.lose(who, true),
+        }
+    }
+
+    /// Nothing reaches this peer any more, or it is lost.
+    pub(super) fn lose(&mut self, who: WorkerId, is_suspected: bool) {
+        if let Ok(mut peers) = self.peers.lock() {
+            peers.remove(&who);
+        }
+        self.dials.remove(&who);
+        self.waiting.remove(&who);
+        self.shelves.forget(who);
+        self.forget_neighbor(who);
+        if let Some(token) = self.by_peer.remove(&who)
+            && let Some(mut conn) = self.conns.remove(&token)
+        {
+            let _ = self.poll.registry().deregister(&mut conn.link.wire.stream);
+        }
+        self.gone.insert(who);
+        let open: Vec<u64> =
+            self.reads.iter().filter(|(_, (from, _))| *from == who).map(|(it, _)| *it).collect();
+        open.into_iter().for_each(|request| self.value_arrives(who, request, None));
+        if is_suspected {
+            self.suspect(who);
+        }
+    }
+
+    /// Links that broke before this worker knew the view or the plan.
+    pub(super) fn suspect_gone(&self) {
+        self.gone.iter().for_each(|who| self.suspect(*who));
+    }
+
+    /// Tells the coordinator, if the peer is needed in the view in force or in one that is being boarded.
+    fn suspect(&self, peer: WorkerId) {
+        for view in [&self.view, &self.plan] {
+            if view.has(peer) {
+                let word = Word::Suspect { peer, view: view.number };
+                drop(self.config.up.send(Up::Word(word)));
+            }
+        }
+    }
+}
+
+/// Whether the certificate of a connection is that of this worker.
+pub(super) fn shows(conn: &Conn, who: WorkerId) -> bool {
+    let name = conn.link.wire.certificate().and_then(|it| name_of(it).ok());
+    name.is_some_and(|name| name.role == Role::Worker(who))
+}
+
+pub(super) fn hello(config: &MeshConfig, to: WorkerId) -> PeerMessage {
+    PeerMessage::Hello { version: VERSION, secret: config.secret, from: config.me, to }
+}

@@ -1,0 +1,615 @@
+//! The links of one worker process to all others, and the thread that serves them while the worker computes.
+//!
+//! Of two workers the younger one dials. A link lives as long as both: if it breaks, something that was on its way may be
+//! lost, so both ends suspect each other, and the coordinator decides which of them is put out.
+
+mod links;
+mod near;
+mod reads;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Interest, Poll, Token, Waker};
+use paceline_identity::{Credentials, peer_server};
+use paceline_learn::Vector;
+use paceline_learn::kernels::Pool;
+use paceline_runtime::edge::{Event, News};
+use paceline_runtime::wire::{Entry, Extent, Framed, Letter, Shelf};
+use paceline_runtime::{Ticket, View, WorkerId};
+
+use super::exchanges::{Effects, Shape};
+use super::frame::{Arrived, Limits};
+use super::link::Link;
+use super::message::{Form, Load, PeerMessage, Secret, Up, VERSION};
+use super::near::Near;
+use super::shelves::{OwnShelves, Waiting};
+
+use links::{hello, shows};
+use near::{Neighbors, SharedExchanges};
+
+pub use near::GradientMemory;
+
+/// What the mesh of one worker needs.
+pub struct MeshConfig {
+    pub me: WorkerId,
+    /// Proves that a peer belongs to this job, where nothing is encrypted.
+    pub secret: Secret,
+    /// Encrypts all links, and says who this worker is; `None`: in the clear.
+    pub security: Option<Credentials>,
+    /// Where peers dial.
+    pub listener: TcpListener,
+    pub shape: Shape,
+    /// Whether members of one host read each other's memory.
+    pub shares_memory: bool,
+    pub patience: Duration,
+    pub clock: Clock,
+    pub events: Sender<Event>,
+    pub up: Sender<Up>,
+}
+
+/// Time since the job began, as this process knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    since: Instant,
+    before: Duration,
+}
+
+impl Clock {
+    pub fn from(now: Duration) -> Clock {
+        Clock { since: Instant::now(), before: now }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.before + self.since.elapsed()
+    }
+}
+
+/// What the worker asks of the thread.
+pub enum Command {
+    /// Where a worker can be reached.
+    Peer {
+        who: WorkerId,
+        address: SocketAddr,
+    },
+    /// A view is in force. `lost`: who was lost with it; `closes`: exchanges of older views cannot end any more.
+    View {
+        view: Arc<View>,
+        lost: Arc<Vec<WorkerId>>,
+        closes: bool,
+    },
+    /// This view is being boarded.
+    Plan {
+        view: Arc<View>,
+    },
+    Exchange {
+        ticket: Ticket,
+        view: Arc<View>,
+        number: u64,
+        entry: Entry,
+    },
+    /// What followed from an exchange that the worker's own thread has served.
+    CarryOut(Effects),
+    Send {
+        to: WorkerId,
+        letter: Arc<Letter>,
+    },
+    Read {
+        ticket: Ticket,
+        from: WorkerId,
+        shelf: Shelf,
+        extent: Extent,
+        waits: bool,
+    },
+    /// Somebody waits for a value that was published just now.
+    Published,
+    /// Reads the parameters that several workers have published.
+    Collect {
+        of: Vec<WorkerId>,
+        shelf: Shelf,
+        to: Sender<Vec<Arc<Vector>>>,
+    },
+    End,
+}
+
+/// The worker's end of its mesh. Dropping it closes all links.
+pub struct Mesh {
+    commands: Sender<Command>,
+    wake: Wake,
+    /// `None` if another crate serves the links.
+    exchanges: Option<SharedExchanges>,
+    pub shelves: Arc<OwnShelves>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Wakes the thread that serves the links.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Gives commands to a mesh, from any thread.
+#[derive(Clone)]
+pub struct MeshHandle {
+    commands: Sender<Command>,
+    wake: Wake,
+}
+
+impl MeshHandle {
+    pub fn give(&self, command: Command) {
+        if self.commands.send(command).is_ok() {
+            (self.wake)();
+        }
+    }
+}
+
+impl Mesh {
+    /// Links that are not ours: a thread of another crate takes the commands and reads the shelves.
+    pub fn served_elsewhere(
+        commands: Sender<Command>,
+        wake: Wake,
+        shelves: Arc<OwnShelves>,
+    ) -> Mesh {
+        Mesh { commands, wake, exchanges: None, shelves, thread: None }
+    }
+
+    pub fn start(config: MeshConfig) -> io::Result<Mesh> {
+        let (commands, todo) = mpsc::channel();
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKE)?;
+        let shelves = Arc::<OwnShelves>::default();
+        config.listener.set_nonblocking(true)?;
+        let mut listener = mio::net::TcpListener::from_std(config.listener.try_clone()?);
+        poll.registry().register(&mut listener, LISTEN, Interest::READABLE)?;
+        let peers = Arc::new(Mutex::new(BTreeSet::new()));
+        let known = peers.clone();
+        let is_member = Arc::new(move |who| known.lock().is_ok_and(|known| known.contains(&who)));
+        let near = config.shares_memory.then(|| Near::new(config.shape.size()).ok()).flatten();
+        let neighbors = near.as_ref().and_then(|near| Neighbors::open(near, &poll).ok());
+        let near = near.filter(|_| neighbors.is_some());
+        let exchanges = SharedExchanges::new(&config, near);
+        let server = config.security.as_ref().map(|it| Arc::new(peer_server(it, is_member)));
+        let serving = Serving {
+            peers,
+            server,
+            pool: exchanges.lock().pool.clone(),
+            exchanges: exchanges.clone(),
+            neighbors,
+            spins_until: None,
+            limits: Limits::for_replica(config.shape.size()),
+            config,
+            poll,
+            listener,
+            todo,
+            shelves: shelves.clone(),
+            conns: BTreeMap::new(),
+            next_token: FIRST_LINK,
+            by_peer: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            view: Arc::default(),
+            plan: Arc::default(),
+            reads: BTreeMap::new(),
+            requests: 0,
+            collects: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+        };
+        let thread =
+            std::thread::Builder::new().name("links".into()).spawn(move || serving.run())?;
+        let wake: Wake = Arc::new(move || {
+            // A thread that cannot be woken has ended.
+            let _ = waker.wake();
+        });
+        Ok(Mesh { commands, wake, exchanges: Some(exchanges), shelves, thread: Some(thread) })
+    }
+
+    pub fn handle(&self) -> MeshHandle {
+        MeshHandle { commands: self.commands.clone(), wake: self.wake.clone() }
+    }
+
+    pub fn give(&self, command: Command) {
+        self.handle().give(command);
+    }
+
+    /// Enters an exchange. If all members share memory and the sum is short, this thread does it all, without waking another one;
+    /// what is left is done by the thread of the links.
+    pub fn exchange(&self, ticket: Ticket, view: Arc<View>, number: u64, entry: Entry) {
+        let entered = match &self.exchanges {
+            Some(exchanges) => exchanges.enter_here(ticket, view, number, entry),
+            None => Err((view, entry)),
+        };
+        match entered {
+            Ok(effects) if effects.is_empty() => {}
+            Ok(effects) => self.give(Command::CarryOut(effects)),
+            Err((view, entry)) => self.give(Command::Exchange { ticket, view, number, entry }),
+        }
+    }
+
+    /// Whether all other members read this one's memory.
+    pub fn is_near(&self, view: &View) -> bool {
+        self.exchanges.as_ref().is_some_and(|exchanges| exchanges.lock().is_near(view))
+    }
+
+    /// Memory in which peers of this host can read gradients; `None` if they share none.
+    pub fn gradient_memory(&self) -> Option<GradientMemory> {
+        self.exchanges.as_ref().and_then(SharedExchanges::gradient_memory)
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        self.give(Command::End);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+const WAKE: Token = Token(0);
+const LISTEN: Token = Token(1);
+/// A peer of this host has passed its segment; a peer wants this process to look at its board.
+const DOOR: Token = Token(2);
+const BELL: Token = Token(3);
+const FIRST_LINK: usize = 4;
+
+/// A connection that has not said who it is may send this much.
+const STRANGER: Limits = Limits { head: 512, body: 0 };
+/// How many of them there may be, and for how long.
+const STRANGERS_MAX: usize = 64;
+const STRANGER_TIME: Duration = Duration::from_secs(5);
+/// A refused dial is tried again after this time, and then less and less often.
+const REDIAL: Duration = Duration::from_millis(20);
+/// What may wait for a peer that takes nothing, besides twice what one message can hold.
+const QUEUE_MAX: u64 = 64 << 20;
+
+struct Serving {
+    config: MeshConfig,
+    limits: Limits,
+    poll: Poll,
+    listener: mio::net::TcpListener,
+    todo: Receiver<Command>,
+    shelves: Arc<OwnShelves>,
+    exchanges: SharedExchanges,
+    /// Memory of vectors that arrive and are dropped.
+    pool: Pool,
+    neighbors: Option<Neighbors>,
+    /// Until then the sockets are looked at without waiting.
+    spins_until: Option<Instant>,
+    conns: BTreeMap<usize, Conn>,
+    next_token: usize,
+    by_peer: BTreeMap<WorkerId, usize>,
+    /// Workers that may be talked to, by their certificates.
+    peers: Arc<Mutex<BTreeSet<WorkerId>>>,
+    server: Option<Arc<rustls::ServerConfig>>,
+    dials: BTreeMap<WorkerId, Dial>,
+    /// Messages to peers whose link is not there yet.
+    waiting: BTreeMap<WorkerId, Vec<(PeerMessage, Load)>>,
+    /// Peers whose link broke.
+    gone: BTreeSet<WorkerId>,
+    view: Arc<View>,
+    /// A view that is being boarded, or was.
+    plan: Arc<View>,
+    reads: BTreeMap<u64, (WorkerId, Reader)>,
+    requests: u64,
+    collects: BTreeMap<u64, Collecting>,
+    /// Links that have something to send.
+    dirty: BTreeSet<usize>,
+}
+
+struct Conn {
+    link: Link,
+    since: Instant,
+    standing: Standing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// This process dialled, and the connection is not there yet.
+    Dialling(WorkerId),
+    /// It said hello to the peer it dialled, and waits for an answer.
+    Greeted(WorkerId),
+    /// Somebody dialled this process and has not said who it is.
+    Stranger,
+    Peer(WorkerId),
+}
+
+/// A peer that must be dialled.
+struct Dial {
+    address: SocketAddr,
+    since: Instant,
+    tries: u32,
+    /// `None` while a connection is under way.
+    again: Option<Instant>,
+}
+
+/// Who wants a value.
+enum Reader {
+    Task(Ticket),
+    Collect(u64),
+}
+
+struct Collecting {
+    missing: usize,
+    found: BTreeMap<WorkerId, Arc<Vector>>,
+    to: Sender<Vec<Arc<Vector>>>,
+}
+
+impl Serving {
+    fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        loop {
+            let timeout = self.timeout();
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                return;
+            }
+            let ready: Vec<(Token, bool, bool)> = events
+                .iter()
+                .map(|it| {
+                    let (is_readable, is_writable) = (it.is_readable(), it.is_writable());
+                    let is_closed = it.is_read_closed() || it.is_error();
+                    (it.token(), is_readable || is_closed, is_writable)
+                })
+                .collect();
+            for (token, is_readable, is_writable) in ready {
+                match token {
+                    WAKE => {}
+                    LISTEN => self.accept(),
+                    DOOR => self.descriptors_arrive(),
+                    BELL => self.look(),
+                    Token(token) => self.serve(token, is_readable, is_writable),
+                }
+            }
+            while let Ok(command) = self.todo.try_recv() {
+                if matches!(command, Command::End) {
+                    return self.close_all();
+                }
+                self.obey(command);
+            }
+            self.dial_due();
+            self.flush();
+        }
+    }
+
+    /// How long to wait for sockets. What peers answer within a few microseconds is not waited for: waking takes longer.
+    fn timeout(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        if self.spins_until.is_some_and(|until| now < until) {
+            return Some(Duration::ZERO);
+        }
+        self.spins_until = None;
+        self.next_wake().map(|at| at.saturating_duration_since(now))
+    }
+
+    /// Sends what is queued as far as the sockets take it, so that a goodbye is not lost.
+    fn close_all(mut self) {
+        self.flush();
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Peer { who, address } => {
+                if let Ok(mut peers) = self.peers.lock() {
+                    peers.insert(who);
+                }
+                let is_linked = self.by_peer.contains_key(&who) || self.gone.contains(&who);
+                if who < self.config.me && !is_linked {
+                    let now = Instant::now();
+                    let dial = Dial { address, since: now, tries: 0, again: Some(now) };
+                    self.dials.entry(who).or_insert(dial);
+                }
+            }
+            Command::View { view, lost, closes } => {
+                if closes {
+                    self.exchanges.lock().close_before(view.number);
+                }
+                for who in lost.iter() {
+                    self.lose(*who, false);
+                }
+                self.view = view;
+                self.suspect_gone();
+            }
+            Command::Plan { view } => {
+                self.plan = view;
+                self.suspect_gone();
+            }
+            Command::Exchange { ticket, view, number, entry } => {
+                let spins = self.exchanges.spins(&view);
+                let effects = self.exchanges.enter(ticket, view, number, entry);
+                let is_underway = !effects.sends.is_empty() && effects.done.is_empty();
+                self.spins_until = (spins && is_underway).then(|| Instant::now() + near::SPIN);
+                self.carry_out(effects);
+            }
+            Command::CarryOut(effects) => self.carry_out(effects),
+            Command::Send { to, letter } => {
+                let form = match &*letter {
+                    Letter::Gradient { payload, .. } => Some(Form::of(payload)),
+                    _ => None,
+                };
+                let head = Box::new((*letter).clone());
+                let message = PeerMessage::Letter { letter: head, form };
+                self.send(to, message, Load::Letter(letter));
+            }
+            Command::Read { ticket, from, shelf, extent, waits } => {
+                self.read(from, Reader::Task(ticket), (shelf, extent, waits));
+            }
+            Command::Published => {
+                for (waiting, value) in self.shelves.answers() {
+                    self.answer(waiting.by, waiting.request, Some(value));
+                }
+            }
+            Command::Collect { of, shelf, to } => self.collect(&of, shelf, to),
+            Command::End => {}
+        }
+    }
+
+    fn tell(&self, news: News) {
+        drop(self.config.events.send(Event::For { to: self.config.me, news }));
+    }
+
+    fn carry_out(&mut self, effects: Effects) {
+        let Effects { sends, done, wrong } = effects;
+        for (to, message, load) in sends {
+            self.send(to, message, load);
+        }
+        for (ticket, result) in done {
+            self.tell(News::of(ticket, result));
+        }
+        for (who, _) in wrong {
+            self.lose(who, true);
+        }
+    }
+
+    fn send(&mut self, to: WorkerId, message: PeerMessage, load: Load) {
+        if self.gone.contains(&to) {
+            return;
+        }
+        match self.by_peer.get(&to).and_then(|token| Some((*token, self.conns.get_mut(token)?))) {
+            Some((token, conn)) => {
+                conn.link.queue(&message, load);
+                self.dirty.insert(token);
+            }
+            None => self.waiting.entry(to).or_default().push((message, load)),
+        }
+    }
+
+    fn flush(&mut self) {
+        while let Some(token) = self.dirty.pop_first() {
+            let Some(conn) = self.conns.get_mut(&token) else { continue };
+            let is_full = |conn: &Conn| conn.link.queued() > QUEUE_MAX + 2 * self.limits.body;
+            if conn.link.write().is_err() || is_full(conn) {
+                self.close(token);
+            }
+        }
+    }
+
+    /// A socket can be read or written.
+    fn serve(&mut self, token: usize, is_readable: bool, is_writable: bool) {
+        let Some(conn) = self.conns.get_mut(&token) else { return };
+        if let Standing::Dialling(who) = conn.standing {
+            if !is_writable && !is_readable {
+                return;
+            }
+            let is_connected = matches!(conn.link.wire.stream.take_error(), Ok(None))
+                && conn.link.wire.stream.peer_addr().is_ok();
+            if !is_connected {
+                return self.close(token);
+            }
+            conn.standing = Standing::Greeted(who);
+            conn.link.set_timeout(self.config.patience);
+            let hello = hello(&self.config, who);
+            conn.link.queue(&hello, Load::None);
+            self.dirty.insert(token);
+            return;
+        }
+        if is_writable {
+            self.dirty.insert(token);
+        }
+        if !is_readable {
+            return;
+        }
+        loop {
+            let Some(conn) = self.conns.get_mut(&token) else { return };
+            let is_known = matches!(conn.standing, Standing::Peer(_));
+            let (arrived, result) = conn.link.read(!is_known);
+            let is_greeted = !is_known && !arrived.is_empty();
+            if conn.link.wire.wants_write() {
+                self.dirty.insert(token);
+            }
+            for frame in arrived {
+                if self.receive(token, frame).is_none() {
+                    return self.close(token);
+                }
+            }
+            if result.is_err() {
+                return self.close(token);
+            }
+            if !is_greeted {
+                return;
+            }
+        }
+    }
+
+    /// Takes one frame; `None` if the link must be closed.
+    fn receive(&mut self, token: usize, frame: Arrived) -> Option<()> {
+        let message: PeerMessage = frame.message().ok()?;
+        let conn = self.conns.get_mut(&token)?;
+        let from = match (conn.standing, &message) {
+            (Standing::Peer(who), _) => who,
+            (standing, PeerMessage::Hello { version, secret, from, to }) => {
+                let is_right = *version == VERSION
+                    && *secret == self.config.secret
+                    && *to == self.config.me
+                    && (self.config.security.is_none() || shows(conn, *from))
+                    && !self.by_peer.contains_key(from)
+                    && !self.gone.contains(from);
+                let is_expected = match standing {
+                    Standing::Greeted(who) => who == *from,
+                    _ => *from > self.config.me,
+                };
+                let from = *from;
+                return (is_right && is_expected).then(|| self.know(token, from));
+            }
+            _ => return None,
+        };
+        match message {
+            PeerMessage::Hello { .. } => None,
+            PeerMessage::Entry { .. } | PeerMessage::Chunk { .. } | PeerMessage::Sum { .. } => {
+                let effects = self.exchanges.lock().receive(from, message, frame.segments).ok()?;
+                // While one part arrives the next is not far.
+                let is_done = !effects.done.is_empty();
+                self.spins_until =
+                    self.spins_until.filter(|_| !is_done).map(|_| Instant::now() + near::SPIN);
+                self.carry_out(effects);
+                Some(())
+            }
+            PeerMessage::Door { name, nonce } => {
+                self.pass_segment(name, nonce);
+                Some(())
+            }
+            PeerMessage::Mapped { cursor } => self.admit_reader(from, cursor),
+            PeerMessage::Board { from: first } => {
+                self.exchanges.lock().near.as_mut()?.begin(from, first)?;
+                // What the peer has told since has rung the bell before this process knew where to read.
+                self.look();
+                Some(())
+            }
+            PeerMessage::Letter { mut letter, form } => {
+                match (&mut *letter, form) {
+                    (Letter::Gradient { payload, .. }, Some(form)) => {
+                        let filled = form.fill(frame.segments);
+                        *payload = Arc::new(filled.filter(|it| self.config.shape.fits(it))?);
+                    }
+                    (Letter::Gradient { .. }, None) | (_, Some(_)) => return None,
+                    (letter, None) => letter.fill(frame.segments).ok()?,
+                }
+                self.tell(News::Letter { from, letter });
+                Some(())
+            }
+            PeerMessage::Read { request, shelf, extent, waits } => {
+                let waiting = Waiting { by: from, request, shelf, extent };
+                let value = match waits {
+                    true => self.shelves.read_or_wait(waiting),
+                    false => self.shelves.read(shelf, extent),
+                };
+                if value.is_some() || !waits {
+                    self.answer(from, request, value);
+                }
+                Some(())
+            }
+            PeerMessage::Value { request, value } => {
+                let value = match value {
+                    Some(mut value) => {
+                        value.fill(frame.segments).ok()?;
+                        Some(*value)
+                    }
+                    None => None,
+                };
+                self.value_arrives(from, request, value);
+                Some(())
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Notices of exchanges as words in shared memory.
+//!
+//! Every member writes its notices to the board in its own segment, and all its readers read them there. A notice names the memory in
+//! which the numbers lie. Words are atomic: a reader that is late sees another notice, never half of one, because the last word to be
+//! written is the notice's number.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use paceline_learn::kernels::shared::PeerSegment;
+use paceline_runtime::view::ViewName;
+use paceline_runtime::wire::{Extra, Tail};
+
+use super::super::message::{EntryHead, ExchangeName, Form, PeerMessage};
+
+/// Whether the owner of a segment wants to be woken when there is something for it to read.
+pub const SLEEPS: usize = 0;
+/// How far the owner of a segment has read the boards of others: one word each.
+pub const CURSORS: usize = 64;
+pub const CURSORS_MAX: usize = 512;
+const BOARD: usize = 1024;
+/// A notice is overwritten when this many others follow it.
+pub const NOTICES: u64 = 16;
+const NOTICE_WORDS: usize = 32;
+/// Bytes of all words of a segment.
+pub const CONTROL: usize = (BOARD + NOTICES as usize * NOTICE_WORDS) * 8;
+
+/// Some numbers or bytes in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub is_floats: bool,
+    /// In bytes from the beginning of the segment.
+    pub start: usize,
+    /// How many numbers or bytes.
+    pub len: usize,
+}
+
+/// The most places that a notice names: a quantized payload has norms, levels and buffers.
+pub const PLACES_MAX: usize = 3;
+const PLACES: usize = 8;
+const TAIL: usize = PLACES + 2 * PLACES_MAX;
+const BYTES: u64 = 1 << 63;
+
+/// Writes a notice; its number is the last word.
+pub fn write(words: &[AtomicU64], number: u64, message: &PeerMessage, places: &[Place]) -> bool {
+    let Some(notice) = encode(message, places) else { return false };
+    let at = BOARD + (number % NOTICES) as usize * NOTICE_WORDS;
+    // A reader that still sees the number of the notice before sees that notice, not a part of this one.
+    words[at].store(0, Ordering::Relaxed);
+    fence(Ordering::Release);
+    for (word, value) in words[at + 1..at + NOTICE_WORDS].iter().zip(&notice[1..]) {
+        word.store(*value, Ordering::Relaxed);
+    }
+    // The reader's question whether it may sleep, and ours whether it does, must not pass each other.
+    words[at].store(number, Ordering::SeqCst);
+    true
+}
+
+/// A notice of a peer; `None` if there is none with this number yet. `Some(None)`: it is not one of this version.
+#[allow(clippy::option_option)]
+pub fn read(segment: &PeerSegment, number: u64) -> Option<Option<(PeerMessage, Vec<Place>)>> {
+    let at = BOARD + (number % NOTICES) as usize * NOTICE_WORDS;
+    if segment.word(at) != number {
+        return None;
+    }
+    let mut notice = [0; NOTICE_WORDS];
+    notice.iter_mut().enumerate().for_each(|(i, word)| *word = segment.word(at + i));
+    Some(decode(&notice))
+}
+
+fn encode(message: &PeerMessage, places: &[Place]) -> Option<[u64; NOTICE_WORDS]> {
+    let (kind, name, form, length, flag, tail) = match message {
+        PeerMessage::Entry { name, entry: EntryHead::Sum { tail, form } } => {
+            (1, name, form, 0, false, Some(tail))
+        }
+        PeerMessage::Chunk { name, tail, form, length, is_free } => {
+            (2, name, form, *length, *is_free, Some(tail))
+        }
+        PeerMessage::Sum { name, form, in_slot, .. } => (3, name, form, 0, *in_slot, None),
+        _ => return None,
+    };
+    let (form_kind, bits, bucket, form_length) = match *form {
+        Form::Dense => (0, 0, 0, 0),
+        Form::Half => (1, 0, 0, 0),
+        Form::Quantized { bits, bucket, length } => (2, bits, bucket, length),
+        Form::Sparse { length } => (3, 0, 0, length),
+    };
+    let mut words = [0; NOTICE_WORDS];
+    words[1] = kind
+        | form_kind << 8
+        | u64::from(flag) << 16
+        | u64::from(bits) << 24
+        | u64::from(bucket) << 32;
+    words[2] = name.view.incarnation;
+    words[3] = name.view.number;
+    words[4] = name.exchange;
+    words[5] = length;
+    words[6] = u64::from(form_length);
+    if places.len() > PLACES_MAX {
+        return None;
+    }
+    words[7] = places.len() as u64;
+    for (i, place) in places.iter().enumerate() {
+        words[PLACES + 2 * i] = place.start as u64;
+        words[PLACES + 2 * i + 1] = place.len as u64 | if place.is_floats { 0 } else { BYTES };
+    }
+    if let Some(tail) = tail {
+        words[TAIL..TAIL + 12].copy_from_slice(&[
+            tail.plan,
+            tail.samples,
+            tail.loss_sum.to_bits(),
+            u64::from(tail.weight.is_some()),
+            tail.weight.unwrap_or(0.0).to_bits(),
+            tail.version,
+            u64::try_from(tail.compute.as_nanos()).unwrap_or(u64::MAX),
+            tail.extra.number().to_bits(),
+            u64::from(tail.stop),
+            tail.save,
+            tail.digest,
+            0,
+        ]);
+    }
+    Some(words)
+}
+
+fn decode(words: &[u64; NOTICE_WORDS]) -> Option<(PeerMessage, Vec<Place>)> {
+    let view = ViewName { incarnation: words[2], number: words[3] };
+    let name = ExchangeName { view, exchange: words[4] };
+    let flag = words[1] >> 16 & 1 == 1;
+    let (bits, bucket) = ((words[1] >> 24) as u8, (words[1] >> 32) as u32);
+    let length = u32::try_from(words[6]).ok()?;
+    let form = match words[1] >> 8 & 0xff {
+        0 => Form::Dense,
+        1 => Form::Half,
+        2 => Form::Quantized { bits, bucket, length },
+        3 => Form::Sparse { length },
+        _ => return None,
+    };
+    let count = usize::try_from(words[7]).ok().filter(|count| *count <= PLACES_MAX)?;
+    let mut places = Vec::with_capacity(count);
+    for i in 0..count {
+        let (start, len) = (words[PLACES + 2 * i], words[PLACES + 2 * i + 1]);
+        let (start, is_floats) = (usize::try_from(start).ok()?, len & BYTES == 0);
+        places.push(Place { is_floats, start, len: usize::try_from(len & !BYTES).ok()? });
+    }
+    let t = &words[TAIL..];
+    let tail = || Tail {
+        plan: t[0],
+        samples: t[1],
+        loss_sum: f64::from_bits(t[2]),
+        weight: (t[3] == 1).then(|| f64::from_bits(t[4])),
+        version: t[5],
+        compute: Duration::from_nanos(t[6]),
+        extra: Extra::from(f64::from_bits(t[7])),
+        stop: t[8] == 1,
+        save: t[9],
+        digest: t[10],
+    };
+    let message = match words[1] & 0xff {
+        1 => PeerMessage::Entry { name, entry: EntryHead::Sum { tail: tail(), form } },
+        2 => PeerMessage::Chunk { name, tail: tail(), form, length: words[5], is_free: flag },
+        3 => PeerMessage::Sum { name, form, in_slot: flag },
+        _ => return None,
+    };
+    Some((message, places))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notices_come_out_as_they_went_in() {
+        let name = ExchangeName { view: ViewName { incarnation: 3, number: 9 }, exchange: 70 };
+        let tail = Tail {
+            plan: 1,
+            samples: 2,
+            loss_sum: -0.5,
+            weight: Some(2.5),
+            version: 4,
+            compute: Duration::from_nanos(123_456_789_012),
+            extra: Extra::Value(f64::INFINITY),
+            stop: true,
+            save: 5,
+            digest: u64::MAX,
+        };
+        let places = [
+            Place { is_floats: true, start: 4096, len: 77 },
+            Place { is_floats: false, start: 1 << 40, len: 3 },
+            Place { is_floats: true, start: 0, len: 0 },
+        ];
+        let form = Form::Quantized { bits: 7, bucket: u32::MAX, length: 12 };
+        let messages = [
+            PeerMessage::Chunk { name, tail: tail.clone(), form, length: 1 << 33, is_free: true },
+            PeerMessage::Entry {
+                name,
+                entry: EntryHead::Sum { tail, form: Form::Sparse { length: 8 } },
+            },
+            PeerMessage::Sum { name, form: Form::Half, in_slot: false },
+        ];
+        for message in messages {
+            for count in 0..=PLACES_MAX {
+                let words = encode(&message, &places[..count]).expect("it can be written");
+                let (again, found) = decode(&words).expect("it can be read");
+                assert_eq!(format!("{again:?}"), format!("{message:?}"));
+                assert_eq!(found, places[..count]);
+            }
+        }
+    }
+
+    #[test]
+    fn words_that_are_no_notice_are_refused_and_never_panic() {
+        for seed in 0..2000 {
+            let mut dice = paceline_learn::Dice::keyed(&[seed]);
+            let mut words = [0; NOTICE_WORDS];
+            words.iter_mut().for_each(|word| *word = dice.draw() >> dice.below(64));
+            let _ = decode(&words);
+        }
+        let mut words = [0; NOTICE_WORDS];
+        assert!(decode(&words).is_none(), "no kind");
+        words[1] = 1;
+        words[7] = PLACES_MAX as u64 + 1;
+        assert!(decode(&words).is_none(), "too many places");
+    }
+}

@@ -1,0 +1,94 @@
+//! A coordinator that is gone for good: the members finish what they can, and one of them saves it.
+
+use super::program::{Cluster, Ended, Process, wait_until};
+
+/// The coordinator and one worker are killed, or the coordinator alone.
+fn abandoned(name: &str, strategy: &str, epochs: u32, kills_worker: bool) -> (Cluster, Vec<Ended>) {
+    let flags = format!("--workers 2 --strategy {strategy} --patience 0.2 --epochs {epochs}");
+    let cluster = Cluster::new(name, &flags);
+    let coordinator = cluster.coordinator();
+    let mut workers = vec![cluster.worker(), cluster.worker()];
+    cluster.wait_for_line("\"record\":\"applied\"");
+    coordinator.kill();
+    if kills_worker {
+        workers.pop().expect("there are two").kill();
+    }
+    (cluster, workers.into_iter().map(Process::end).collect())
+}
+
+/// Resumes what was saved, on threads, and stops again at once.
+fn resume(cluster: &Cluster) -> String {
+    let resumed = Process::start(
+        &cluster.folder,
+        &[
+            "train",
+            "--resume",
+            "paceline-runs/rescued-1",
+            "--workers",
+            "2",
+            "--json",
+            "--no-report",
+        ],
+    );
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    resumed.signal("-INT");
+    resumed.end().err
+}
+
+#[test]
+fn after_the_next_loss_the_lowest_member_that_is_left_saves_what_was_learned() {
+    let (cluster, ended) = abandoned("lost", "ssgd", 100_000, true);
+    let [Ended { code, err, .. }] = &ended[..] else { unreachable!() };
+
+    assert_eq!(*code, Some(1), "{err}");
+    assert!(err.contains("what was learned is saved"), "{err}");
+    assert!(err.trim_end().ends_with("in paceline-runs/rescued-1"), "{err}");
+    let [saved] = &cluster.checkpoints("paceline-runs/rescued-1")[..] else { panic!("{err}") };
+    assert!(saved.as_str() > "round-000000", "{saved}");
+    let resumed = resume(&cluster);
+    assert!(resumed.contains("stopped at epoch"), "{resumed}");
+}
+
+#[test]
+fn synchronous_members_finish_the_job_without_their_coordinator() {
+    let (cluster, ended) = abandoned("finished", "ssgd", 300, false);
+
+    let said = |part: &str| ended.iter().filter(|it| it.err.contains(part)).count();
+    let all: Vec<&str> = ended.iter().map(|it| it.err.as_str()).collect();
+    assert!(ended.iter().all(|it| it.code == Some(1)), "{all:?}");
+    // Both, if one had ended when the other gave the coordinator up.
+    let finished = said("the job was finished without it");
+    let left = said("saves what was learned");
+    assert!(finished >= 1 && finished + left == 2, "{all:?}");
+    assert_eq!(cluster.checkpoints("paceline-runs/rescued-1").len(), 1, "{all:?}");
+    // Every sample was applied: there is nothing left to train.
+    let again = Process::start(
+        &cluster.folder,
+        &[
+            "train",
+            "--resume",
+            "paceline-runs/rescued-1",
+            "--workers",
+            "2",
+            "--json",
+            "--no-report",
+        ],
+    );
+    let again = again.end();
+    assert!(again.err.contains("all 300 epochs are already done"), "{}", again.err);
+}
+
+#[test]
+fn asynchronous_members_save_their_replica_and_the_center() {
+    for strategy in ["easgd", "async", "gossip-pull"] {
+        let (cluster, ended) = abandoned(strategy, strategy, 100_000, false);
+
+        let has_saved = |it: &Ended| it.err.contains("what was learned is saved");
+        let all: Vec<&str> = ended.iter().map(|it| it.err.as_str()).collect();
+        assert!(ended.iter().all(|it| it.code == Some(1)), "{strategy}: {all:?}");
+        assert!(ended.iter().any(has_saved), "{strategy}: {all:?}");
+        wait_until("it is saved", || !cluster.checkpoints("paceline-runs/rescued-1").is_empty());
+        let resumed = resume(&cluster);
+        assert!(resumed.contains("stopped at epoch"), "{strategy}: {resumed}");
+    }
+}

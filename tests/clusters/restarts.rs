@@ -1,0 +1,118 @@
+//! The coordinator is killed at random moments and started again, workers are killed with it, and its disk is full.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use paceline::learn::Dice;
+
+use super::program::{Cluster, Process, result, wait_until};
+
+#[test]
+fn a_coordinator_that_is_killed_continues_from_its_log() {
+    let flags = "--workers 2:4 --strategy ssgd --patience 1 --checkpoint-rounds 20 --epochs 200";
+    let cluster = Cluster::new("restart", flags);
+    let coordinator = cluster.coordinator();
+    let workers = [cluster.worker(), cluster.worker()];
+    // It has saved something by then, and must know its own checkpoints again.
+    let newest = || cluster.checkpoints("state/checkpoints").pop();
+    wait_until("a checkpoint is written", || newest().is_some());
+    let first = newest();
+
+    coordinator.kill();
+    let result = result(cluster.coordinator());
+
+    Process::all_succeed(workers);
+    assert_eq!((result.started_over, result.samples_wasted), (0, 0));
+    assert!(cluster.journal().contains("\"record\":\"restarted\""));
+    assert!(newest() > first, "it has saved after its restart: {first:?}, {:?}", newest());
+}
+
+/// `SOAK_SECONDS=3600` goes on for an hour.
+#[test]
+fn random_kills_of_the_coordinator_and_of_workers_lose_and_repeat_nothing() {
+    let seconds = std::env::var("SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let lasts = Duration::from_secs(seconds.unwrap_or(8));
+    let since = Instant::now();
+    let (mut kills, mut runs) = ([0, 0], 0);
+    for (number, strategy) in ["ssgd", "async", "abs", "easgd"].into_iter().cycle().enumerate() {
+        if runs > 1 && since.elapsed() > lasts {
+            break;
+        }
+        let epochs = if ["async", "easgd"].contains(&strategy) { 12 } else { 120 };
+        let flags = format!(
+            "--workers 2:4 --strategy {strategy} --patience 1 --epochs {epochs} --checkpoint-rounds 50"
+        );
+        let cluster = Cluster::new(&format!("soak-{number}"), &flags);
+        let mut coordinator = cluster.coordinator();
+        let mut workers = vec![cluster.worker(), cluster.worker(), cluster.worker()];
+        cluster.wait_for_line("\"record\":\"applied\"");
+        let mut dice = Dice::keyed(&[number as u64, u64::from(std::process::id())]);
+        for _ in 0..3 + dice.below(4) {
+            std::thread::sleep(Duration::from_millis(100 + dice.below(500)));
+            if !coordinator.runs() {
+                break;
+            }
+            if dice.below(3) > 0 {
+                coordinator.kill();
+                std::thread::sleep(Duration::from_millis(dice.below(300)));
+                coordinator = cluster.coordinator();
+                kills[0] += 1;
+            } else {
+                let victim = dice.below(workers.len() as u64) as usize;
+                workers.swap_remove(victim).kill();
+                workers.push(cluster.worker());
+                kills[1] += 1;
+            }
+        }
+        let result = result(coordinator);
+        println!(
+            "{strategy}: {} samples, {} wasted, started over {} times",
+            result.samples, result.samples_wasted, result.started_over
+        );
+        for worker in workers {
+            // One that came when the job was over finds nobody.
+            let ended = worker.end();
+            assert!(ended.code.is_some(), "{}", ended.err);
+        }
+        runs += 1;
+    }
+    println!("{runs} runs, {} kills of the coordinator and {} of workers", kills[0], kills[1]);
+}
+
+/// Needs the right to mount a file system of its own.
+#[test]
+fn a_coordinator_whose_disk_is_full_says_so_and_its_workers_go_on() {
+    let cluster =
+        Cluster::new("full", "--workers 2 --strategy ssgd --epochs 150 --no-save --patience 5");
+    let state = cluster.state();
+    std::fs::create_dir_all(&state).expect("it can be made");
+    let mount = |options: &str| {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "paceline-test"]).arg(&state);
+        command.stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    if !mount("size=192k") {
+        println!("skipped: this user may not mount a small file system");
+        return;
+    }
+    struct Unmount(std::path::PathBuf);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+    let _mounted = Unmount(state.clone());
+    let coordinator = cluster.coordinator();
+    let mut workers = [cluster.worker(), cluster.worker()];
+
+    let ended = coordinator.end();
+
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("the disk is full"), "{}", ended.err);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(workers.iter_mut().all(Process::runs), "they go on without it");
+    // With more room, the same command continues.
+    assert!(mount("remount,size=64m"));
+    result(cluster.coordinator());
+    Process::all_succeed(workers);
+}
