@@ -2,17 +2,16 @@
 
 use super::program::{Cluster, Ended, Process, wait_until};
 
-/// The coordinator and one worker are killed, or the coordinator alone.
-fn abandoned(name: &str, strategy: &str, epochs: u32, kills_worker: bool) -> (Cluster, Vec<Ended>) {
-    let flags = format!("--workers 2 --strategy {strategy} --patience 0.2 --epochs {epochs}");
+/// The coordinator and the third worker, if there is one, are killed: two are left.
+fn abandoned(name: &str, strategy: &str, epochs: u32, workers: usize) -> (Cluster, Vec<Ended>) {
+    let flags =
+        format!("--workers {workers} --strategy {strategy} --patience 0.4 --epochs {epochs}");
     let cluster = Cluster::new(name, &flags);
     let coordinator = cluster.coordinator();
-    let mut workers = vec![cluster.worker(), cluster.worker()];
+    let mut workers: Vec<Process> = (0..workers).map(|_| cluster.worker()).collect();
     cluster.wait_for_line("\"record\":\"applied\"");
     coordinator.kill();
-    if kills_worker {
-        workers.pop().expect("there are two").kill();
-    }
+    workers.drain(2..).for_each(Process::kill);
     (cluster, workers.into_iter().map(Process::end).collect())
 }
 
@@ -37,13 +36,15 @@ fn resume(cluster: &Cluster) -> String {
 
 #[test]
 fn after_the_next_loss_the_lowest_member_that_is_left_saves_what_was_learned() {
-    let (cluster, ended) = abandoned("lost", "ssgd", 100_000, true);
-    let [Ended { code, err, .. }] = &ended[..] else { unreachable!() };
+    let (cluster, ended) = abandoned("lost", "ssgd", 100_000, 3);
 
-    assert_eq!(*code, Some(1), "{err}");
-    assert!(err.contains("what was learned is saved"), "{err}");
-    assert!(err.trim_end().ends_with("in paceline-runs/rescued-1"), "{err}");
-    let [saved] = &cluster.checkpoints("paceline-runs/rescued-1")[..] else { panic!("{err}") };
+    let all: Vec<&str> = ended.iter().map(|it| it.err.as_str()).collect();
+    assert!(ended.iter().all(|it| it.code == Some(1)), "{all:?}");
+    // Both save, if one had ended when the other gave the coordinator up.
+    let saved = ended.iter().filter(|it| it.err.contains("what was learned is saved")).count();
+    let left = ended.iter().filter(|it| it.err.contains("saves what was learned")).count();
+    assert!(saved >= 1 && saved + left == 2, "{all:?}");
+    let [saved] = &cluster.checkpoints("paceline-runs/rescued-1")[..] else { panic!("{all:?}") };
     assert!(saved.as_str() > "round-000000", "{saved}");
     let resumed = resume(&cluster);
     assert!(resumed.contains("stopped at epoch"), "{resumed}");
@@ -51,7 +52,7 @@ fn after_the_next_loss_the_lowest_member_that_is_left_saves_what_was_learned() {
 
 #[test]
 fn synchronous_members_finish_the_job_without_their_coordinator() {
-    let (cluster, ended) = abandoned("finished", "ssgd", 300, false);
+    let (cluster, ended) = abandoned("finished", "ssgd", 300, 2);
 
     let said = |part: &str| ended.iter().filter(|it| it.err.contains(part)).count();
     let all: Vec<&str> = ended.iter().map(|it| it.err.as_str()).collect();
@@ -81,7 +82,7 @@ fn synchronous_members_finish_the_job_without_their_coordinator() {
 #[test]
 fn asynchronous_members_save_their_replica_and_the_center() {
     for strategy in ["easgd", "async", "gossip-pull"] {
-        let (cluster, ended) = abandoned(strategy, strategy, 100_000, false);
+        let (cluster, ended) = abandoned(strategy, strategy, 100_000, 2);
 
         let has_saved = |it: &Ended| it.err.contains("what was learned is saved");
         let all: Vec<&str> = ended.iter().map(|it| it.err.as_str()).collect();

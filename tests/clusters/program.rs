@@ -56,7 +56,12 @@ impl Process {
     pub fn end(mut self) -> Ended {
         let since = Instant::now();
         while self.runs() {
-            assert!(since.elapsed() < Duration::from_secs(60), "it ends");
+            if since.elapsed() > Duration::from_secs(60) {
+                self.0.kill().expect("it runs");
+                let mut err = String::new();
+                let _ = self.0.stderr.take().expect("a pipe").read_to_string(&mut err);
+                panic!("it does not end; it wrote: {err}");
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
         let (mut out, mut err) = (String::new(), String::new());

@@ -293,6 +293,7 @@ impl Progress {
                 | Command::View { .. }
                 | Command::Plan { .. }
                 | Command::CarryOut(_)
+                | Command::Orphaned
                 | Command::End => {}
             }
         }

@@ -40,6 +40,10 @@ pub enum RunError {
     Diverged { strategy: String, reason: String },
     #[error("the coordinator is gone")]
     CoordinatorGone,
+    #[error(
+        "the coordinator is gone for good, and this worker took no part in the training: it has nothing to save"
+    )]
+    GoneWithoutUs,
     #[error("the coordinator is gone for good; worker {heir} saves what was learned")]
     GoneAndLeft { heir: WorkerId },
     #[error(

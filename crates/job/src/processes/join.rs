@@ -188,7 +188,9 @@ fn join_as(
         drop(speaker);
         let (ended, stream) = lived?;
         drop(stream);
-        let _ = hearing.join();
+        if let Ok(Err(why)) = hearing.join() {
+            return Err(why.into());
+        }
         match ended {
             Ended::PutOut { banned: false, why } => {
                 wait_before_life(short_lives, patience, &signals.leave);
@@ -368,13 +370,22 @@ struct Ear {
 }
 
 impl Ear {
-    /// Until the worker's time is over, or the coordinator is given up.
-    fn hear(self) {
+    /// Until the worker's time is over, or the coordinator is given up. `Err` if the worker must end before its time.
+    fn hear(self) -> Result<(), RunError> {
+        let heard = self.follow_orders();
+        if heard.is_err() {
+            // Nobody else would tell it.
+            drop(self.to.send(Down::Dismissed));
+        }
+        heard
+    }
+
+    fn follow_orders(&self) -> Result<(), RunError> {
         let speaker = self.client.speaker();
         loop {
             let Some(heard) = self.client.recv_timeout(Duration::from_millis(100)) else {
                 if self.to.send(Down::Idle).is_err() {
-                    return;
+                    return Ok(());
                 }
                 continue;
             };
@@ -392,8 +403,8 @@ impl Ear {
                         match fetch(&speaker, SNAPSHOT, self.limits, waits) {
                             Ok(snapshot) => drop(self.to.send(Down::Snapshot(snapshot))),
                             Err(why) => {
-                                (self.say)(&format!("cannot get the newest snapshot: {why}"));
-                                return;
+                                let why = format!("cannot get the newest snapshot: {why}");
+                                return Err(RunError::Join { why });
                             }
                         }
                     }
@@ -417,14 +428,14 @@ impl Ear {
                     (self.say)("the coordinator is back");
                     true
                 }
-                Heard::Refused(why) => {
-                    (self.say)(&format!("the coordinator refuses this worker: {why}"));
-                    false
+                Heard::Refused(why) => return Err(RunError::Refused { why }),
+                Heard::GaveUp => {
+                    self.orphaned();
+                    return Ok(());
                 }
-                Heard::GaveUp => return self.orphaned(),
             };
             if !is_taken {
-                return;
+                return Ok(());
             }
         }
     }
@@ -432,13 +443,9 @@ impl Ear {
 
 impl Ear {
     /// The coordinator is gone for good: the worker finishes what it can.
-    fn orphaned(self) {
-        let Some(told) = self.orphan.lock().abandon() else {
-            return (self.say)("the coordinator is gone for good, and training had not begun");
-        };
-        (self.say)(
-            "the coordinator is gone for good; this worker finishes what it can and saves it",
-        );
+    fn orphaned(&self) {
+        (self.say)("the coordinator is gone for good; this worker finishes what it can");
+        let told = self.orphan.lock().abandon();
         for down in told {
             drop(self.to.send(down));
         }

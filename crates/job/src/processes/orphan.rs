@@ -96,15 +96,20 @@ impl Orphan {
         self.view = Some(view);
     }
 
-    /// The coordinator is gone for good. Returns what the worker is told; `None` if it had not begun: there is nothing to save.
-    pub fn abandon(&mut self) -> Option<Vec<Down>> {
-        let view = self.view.clone().filter(|view| view.has(self.me))?;
+    /// The coordinator is gone for good. Returns what the worker is told.
+    pub fn abandon(&mut self) -> Vec<Down> {
+        let Some(view) = self.view.clone().filter(|view| view.has(self.me)) else {
+            // It waits for a start, or for its release, and nobody is left to tell it.
+            self.state = State::Resigned;
+            return vec![Down::Dismissed];
+        };
         self.state = State::Orphaned;
         let waits = view.members.len() < self.members_min || self.plan.is_some();
         if waits || self.has_finished || !self.suspected.is_empty() {
-            return Some(self.end());
+            return self.end();
         }
-        Some(self.lease.take().map(no_more_samples).into_iter().collect())
+        let lease = self.lease.take().map(no_more_samples);
+        [Down::Orphaned].into_iter().chain(lease).collect()
     }
 
     /// What the worker says. Returns what it is told, if nobody else tells it anything.
@@ -185,7 +190,7 @@ impl Orphan {
         if let Some(heir) = self.heir.filter(|heir| *heir != self.me) {
             return RunError::GoneAndLeft { heir };
         }
-        let Some((part, done)) = self.part.take() else { return RunError::CoordinatorGone };
+        let Some((part, done)) = self.part.take() else { return RunError::GoneWithoutUs };
         let members = vec![self.me];
         let done = done.unwrap_or_else(|| self.done.clone());
         let collected = Collected { number: part.number, members, done };
@@ -277,6 +282,7 @@ mod tests {
                 format!("no samples for {request}")
             }
             Down::Dismissed => "dismissed".to_owned(),
+            Down::Orphaned => "orphaned".to_owned(),
             Down::SendCenter { .. } => "center".to_owned(),
             other => panic!("{other:?}"),
         };
@@ -286,7 +292,7 @@ mod tests {
     #[test]
     fn members_train_on_until_the_next_loss_and_the_lowest_ends_the_round_alone() {
         let mut first = begun(0);
-        assert_eq!(short(&first.abandon().expect("it has begun")), [""; 0]);
+        assert_eq!(short(&first.abandon()), ["orphaned"]);
         assert_eq!(short(&first.hear(&suspects(2))), ["view 5 [0]", "stop"]);
         // Said once, whoever else is lost.
         assert!(first.hear(&suspects(1)).is_empty());
@@ -310,14 +316,16 @@ mod tests {
 
         let mut lost_before = begun(0);
         assert!(lost_before.hear(&suspects(1)).is_empty(), "the coordinator may come back");
-        assert_eq!(short(&lost_before.abandon().expect("begun")), ["view 5 [0]", "stop"]);
+        assert_eq!(short(&lost_before.abandon()), ["view 5 [0]", "stop"]);
 
         let mut boarding = begun(0);
         let plan = View { incarnation: 1, number: 5, members: (0..4).map(WorkerId).collect() };
         boarding.follow(&Order::Plan { view: Arc::new(plan) });
-        assert_eq!(short(&boarding.abandon().expect("begun")), ["view 6 [0]", "stop"]);
+        assert_eq!(short(&boarding.abandon()), ["view 6 [0]", "stop"]);
 
-        assert!(orphan(0, Coordination::Synchronous).abandon().is_none(), "it has nothing to save");
+        let mut newcomer = orphan(0, Coordination::Synchronous);
+        assert_eq!(short(&newcomer.abandon()), ["dismissed"], "it has nothing to save");
+        assert!(newcomer.is_orphaned());
     }
 
     #[test]
@@ -325,7 +333,7 @@ mod tests {
         let mut worker = Orphan { coordination: Coordination::Asynchronous, ..begun(0) };
         let ask = |request| Up::Word(Word::Lease { request, samples: 8 });
         assert!(worker.hear(&ask(7)).is_empty());
-        assert_eq!(short(&worker.abandon().expect("begun")), ["no samples for 7"]);
+        assert_eq!(short(&worker.abandon()), ["orphaned", "no samples for 7"]);
         assert_eq!(short(&worker.hear(&ask(8))), ["no samples for 8"]);
     }
 }

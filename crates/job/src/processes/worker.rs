@@ -65,7 +65,10 @@ pub fn work(
     worked
 }
 
-pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+pub(super) fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
     let thread = std::thread::Builder::new().name(name.to_owned());
     thread.spawn(work).expect("the system can start another thread")
 }

@@ -232,9 +232,7 @@ impl Listener {
     fn listen(mut self, down: Receiver<Down>) -> (Ended, Receiver<Down>) {
         loop {
             let Ok(message) = down.recv() else {
-                // Nothing more can happen to this worker.
-                self.has_ended.store(true, Ordering::SeqCst);
-                drop(self.events.send(Event::Crashed { who: self.me }));
+                self.end();
                 return (Ended::Disconnected, down);
             };
             match message {
@@ -261,13 +259,20 @@ impl Listener {
                     drop(self.up.send(Up::Center { request, center }));
                 }
                 Down::Conclude(conclude) => drop(self.concludes.send(conclude)),
+                Down::Orphaned => self.mesh.give(Command::Orphaned),
                 Down::Dismissed => {
-                    self.has_ended.store(true, Ordering::SeqCst);
+                    self.end();
                     return (Ended::Dismissed, down);
                 }
                 Down::Job(_) | Down::Welcome { .. } | Down::Refused { .. } | Down::Idle => {}
             }
         }
+    }
+
+    /// Nothing more can happen to this worker: its task must not wait for anything, should it still run.
+    fn end(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        drop(self.events.send(Event::Crashed { who: self.me }));
     }
 
     fn tell(&self, news: News) {

@@ -248,6 +248,8 @@ pub enum Down {
     },
     /// The job is over: evaluate what is deployed.
     Conclude(Conclude),
+    /// The coordinator is gone for good: a member that this worker has no link to will never be reached.
+    Orphaned,
     /// Nothing is left to do for this process.
     Dismissed,
     /// Nothing: whoever passes messages on learns whether they are still wanted.

@@ -163,6 +163,15 @@ impl Serving {
         }
     }
 
+    /// A younger member that the coordinator had told nothing before it was gone does not dial.
+    pub(super) fn lose_unlinked(&mut self) {
+        let me = self.config.me;
+        let members = self.view.members.clone().into_iter().filter(|who| *who != me);
+        let unlinked: Vec<WorkerId> =
+            members.filter(|who| !self.by_peer.contains_key(who)).collect();
+        unlinked.into_iter().for_each(|who| self.lose(who, true));
+    }
+
     /// Links that broke before this worker knew the view or the plan.
     pub(super) fn suspect_gone(&self) {
         self.gone.iter().for_each(|who| self.suspect(*who));

@@ -114,6 +114,8 @@ pub enum Command {
         shelf: Shelf,
         to: Sender<Vec<Arc<Vector>>>,
     },
+    /// Whoever has no link by now will never have one.
+    Orphaned,
     End,
 }
 
@@ -415,6 +417,7 @@ impl Serving {
                 self.plan = view;
                 self.suspect_gone();
             }
+            Command::Orphaned => self.lose_unlinked(),
             Command::Exchange { ticket, view, number, entry } => {
                 let spins = self.exchanges.spins(&view);
                 let effects = self.exchanges.enter(ticket, view, number, entry);
