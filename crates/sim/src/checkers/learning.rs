@@ -105,7 +105,11 @@ impl Reader for Learning {
             Record::View { members, .. } => {
                 self.members.clone_from(members);
                 self.seen.extend(members);
+                // A newcomer that had not begun when every replica was lost begins with the others.
+                self.forgotten.retain(|who| !members.contains(who));
             }
+            // A worker that does not know yet that the job began anew changes nothing that counts.
+            Record::Applied { who, .. } if self.forgotten.contains(who) => {}
             Record::Applied { spans, result: Some(name), rate, staleness, round, .. } => {
                 let newest = self.views.entry(name.exchange).or_insert(name.view);
                 if *newest > name.view {
@@ -119,8 +123,6 @@ impl Reader for Learning {
                 let rate = if spans.is_empty() { 0.0 } else { f64::from(*rate) };
                 self.update(name.exchange, rate, *staleness, most);
             }
-            // A worker that does not know yet that the job began anew changes nothing that counts.
-            Record::Applied { who, result: None, .. } if self.forgotten.contains(who) => {}
             Record::Applied { who, version, rate, staleness, .. } => {
                 self.decay += f64::from(*rate) * self.curvature / self.members.len().max(1) as f64;
                 let is_center = self.updates == Updates::Gradients;
@@ -206,6 +208,18 @@ mod tests {
         assert_eq!(expected(Updates::Gradients, &results), (0.75, 0.75));
         let reversed = [applied(1, 0, Some((1, 2))), applied(1, 0, Some((1, 1)))];
         assert_eq!(expected(Updates::Gradients, &reversed), (0.75, 0.75));
+    }
+
+    #[test]
+    fn a_worker_that_does_not_know_that_the_job_began_anew_changes_nothing() {
+        let view = |number, members: &[u32]| {
+            let members = members.iter().copied().map(WorkerId).collect();
+            Record::View { number, members, reason: String::new() }
+        };
+        let late = [view(1, &[0]), Record::StartedOver, view(2, &[1]), applied(7, 0, Some((7, 1)))];
+        assert_eq!(expected(Updates::Gradients, &late), (1.0, 1.0));
+        let anew = [view(1, &[0]), Record::StartedOver, view(2, &[0]), applied(1, 0, Some((1, 2)))];
+        assert_eq!(expected(Updates::Gradients, &anew), (0.75, 0.75));
     }
 
     #[test]
