@@ -23,8 +23,8 @@ MUTATIONS = [
         (RUNTIME + "train/asynchronous.rs", "let Some(adopted) = adopted else",
          "let Some(adopted) = adopted.or(ON.then_some(worker.id)) else")]),
     ("H2", "the coordinator believes that everybody is silent", [
-        (RUNTIME + "coordination/mod.rs", "if 2 * silent.len() <= self.beats.len()",
-         "if ON || 2 * silent.len() <= self.beats.len()")]),
+        (RUNTIME + "coordination/mod.rs", "let is_likely = 2 * silent.len()",
+         "let is_likely = ON || 2 * silent.len()")]),
     ("H9", "a word that is sent again counts again", [
         (RUNTIME + "coordination/state.rs", "number == 0 || number == received + 1",
          "ON || number == 0 || number == received + 1")]),

@@ -268,7 +268,9 @@ impl Coordinator {
             self.beats.iter().filter(|(_, beat)| is_silent(beat)).map(|(who, _)| *who).collect();
         // Newcomers that are heard first, after the coordinator was away, must not cost the replicas of all others.
         let loses_all = self.state.are_last_holders(&silent);
-        if 2 * silent.len() <= self.beats.len() && !loses_all {
+        let is_likely = 2 * silent.len() <= self.beats.len() && !loses_all;
+        // A coordinator that was away hears one worker after the other: the last one is not silent.
+        if silent.is_empty() || (is_likely && self.doubts_itself.is_none()) {
             self.doubts_itself = None;
             return silent;
         }
@@ -443,6 +445,29 @@ mod tests {
         let output = coordinator.step(now, Input::Tick);
         assert!(output.orders.iter().any(|it| it.to == WorkerId(0)), "{output:?}");
         assert_eq!(coordinator.view().members, [WorkerId(1)]);
+    }
+
+    #[test]
+    fn a_coordinator_that_was_away_waits_for_the_last_worker_as_for_the_first() {
+        let mut coordinator = Coordinator::new(rules(Coordination::Asynchronous), Spans::new());
+        let who: Vec<WorkerId> = (0..3)
+            .map(|_| coordinator.step(Duration::ZERO, Input::Hello).admitted.expect("room"))
+            .collect();
+        let mut puts_out = |now, heard: &[usize]| {
+            for i in heard {
+                let _ = coordinator.step(now, Input::Beat(who[*i]));
+            }
+            let orders = coordinator.step(now, Input::Tick).orders;
+            orders.iter().any(|it| matches!(it.order, Order::PutOut { .. }))
+        };
+        let away = 10 * PATIENCE;
+        assert!(!puts_out(away, &[]), "it hears nobody");
+        assert!(!puts_out(away, &[0, 1]), "the third one is on its way");
+        assert!(!puts_out(away + PATIENCE / 2, &[2]));
+        assert!(!puts_out(away + PATIENCE, &[0, 1, 2]));
+        // A coordinator that has no reason to doubt itself waits no longer than it should.
+        assert!(!puts_out(away + 2 * PATIENCE, &[0, 1]), "just heard");
+        assert!(puts_out(away + 2 * PATIENCE + PATIENCE / 2, &[0, 1]), "the third one is silent");
     }
 
     #[test]
