@@ -356,21 +356,26 @@ impl Worker {
     /// Has the deployed model evaluated at the end of a round, if an epoch or an interval between evaluations has ended
     /// since the last call. All members notice; the first one asks.
     pub(crate) fn evaluate_if_due(&mut self) {
-        let (samples, of, shelf) = match self.deployed {
+        let samples = match self.deployed {
             // The server knows the samples in its center better than any lease.
             Deployed::Server => return,
-            Deployed::Common => (self.samples_done(), vec![self.id], Shelf::Replica),
-            Deployed::Mean => (self.clock, self.view.members.clone(), Shelf::Replica),
-            Deployed::Center => (self.clock, vec![self.server()], Shelf::Center),
+            Deployed::Common => self.samples_done(),
+            Deployed::Mean | Deployed::Center => self.clock,
         };
         let (ended, seen) = (self.plan.ended(samples), self.seen);
         let ends_epoch = seen.epochs < ended.epochs;
         // An average that ends a round with evaluations is evaluated too: an outer step may make another model of it.
         let is_due = ends_epoch || seen.intervals < ended.intervals || self.alone.1;
         self.seen = Ended { intervals: seen.intervals.max(ended.intervals), ..ended };
-        if is_due && self.rank() == 0 {
-            self.port.evaluate(samples, ends_epoch, of, shelf);
+        if !is_due || self.rank() != 0 {
+            return;
         }
+        let (of, shelf) = match self.deployed {
+            Deployed::Mean => (self.view.members.clone(), Shelf::Replica),
+            Deployed::Center => (vec![self.server()], Shelf::Center),
+            Deployed::Common | Deployed::Server => (vec![self.id], Shelf::Replica),
+        };
+        self.port.evaluate(samples, ends_epoch, of, shelf);
     }
 
     /// Has the deployed model evaluated between two local steps of a round, if an interval between evaluations has ended: a

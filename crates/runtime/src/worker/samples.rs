@@ -194,6 +194,9 @@ impl Worker {
     pub(crate) fn return_missing(&mut self) {
         let (mut missing, since) =
             self.port.look(|inbox| (std::mem::take(&mut inbox.missing), inbox.missing_since));
+        if missing.is_empty() {
+            return;
+        }
         missing.subtract(&self.in_hand);
         // Samples that this worker has pushed again since: the order may arrive later than the server's reply.
         let (reign, done) = &self.center_known;
