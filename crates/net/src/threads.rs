@@ -569,9 +569,14 @@ impl Cluster for ThreadCluster {
             Action::Read { ticket, from, shelf, extent, waits } => {
                 self.hub.read(Read { by, from, shelf, extent, ticket }, waits);
             }
-            Action::Evaluate { samples, ends_epoch, parts, of, shelf } => {
+            Action::Evaluate { samples, ends_epoch, of, shelf } => {
                 let replicas = published(&self.hub.shelves(), &some_evenly(&of), shelf);
-                let at = self.now();
+                let (at, parts) = (self.now(), 1);
+                self.emit(ClusterOutput::Evaluate { by, at, samples, ends_epoch, parts, replicas });
+            }
+            Action::EvaluatePart { samples, with } => {
+                let replicas = published(&self.hub.shelves(), &[by], Shelf::Replica);
+                let (at, parts, ends_epoch) = (self.now(), with.len(), false);
                 self.emit(ClusterOutput::Evaluate { by, at, samples, ends_epoch, parts, replicas });
             }
             Action::Save { part, done } => self.hub.hand_in(by, *part, done),

@@ -322,6 +322,10 @@ impl SimCluster {
         self.shelves.clone()
     }
 
+    fn published(&self, of: &[WorkerId], shelf: Shelf) -> Vec<Arc<Vector>> {
+        published(&self.shelves.lock().expect("no holder panics"), of, shelf)
+    }
+
     /// Where lines of the journal come out.
     pub fn outputs(&self) -> Outputs {
         self.outputs.clone()
@@ -639,11 +643,13 @@ impl Cluster for SimCluster {
                 let read = Read { by, from, shelf, extent, ticket, waits };
                 self.at(asked, Scheduled::Asked(read));
             }
-            Action::Evaluate { samples, ends_epoch, parts, of, shelf } => {
-                let shelves = self.shelves.lock().expect("no holder panics");
-                let replicas = published(&shelves, &of, shelf);
-                drop(shelves);
-                let at = self.now;
+            Action::Evaluate { samples, ends_epoch, of, shelf } => {
+                let (at, parts, replicas) = (self.now, 1, self.published(&of, shelf));
+                self.emit(ClusterOutput::Evaluate { by, at, samples, ends_epoch, parts, replicas });
+            }
+            Action::EvaluatePart { samples, with } => {
+                let (at, parts, ends_epoch) = (self.now, with.len(), false);
+                let replicas = self.published(&[by], Shelf::Replica);
                 self.emit(ClusterOutput::Evaluate { by, at, samples, ends_epoch, parts, replicas });
             }
             Action::Save { part, done } => self.hand_in(by, *part, done),
