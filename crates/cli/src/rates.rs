@@ -70,7 +70,7 @@ impl Rates {
         }
     }
 
-    /// "defaults", or how many are which: "2 tuned, 14 defaults".
+    /// "defaults", or how many are which: "2 tuned, 14 default".
     pub fn summary<'a>(&self, strategies: impl Iterator<Item = &'a str>) -> String {
         let origins: Vec<Origin> = strategies.map(|strategy| self.origin(strategy)).collect();
         let kinds = [
@@ -84,7 +84,9 @@ impl Rates {
         match present.as_slice() {
             [(_, words)] => (*words).to_owned(),
             several => {
-                let one = |(count, words): &(usize, &str)| format!("{count} {words}");
+                let one = |(count, words): &(usize, &str)| {
+                    format!("{count} {}", words.trim_end_matches('s'))
+                };
                 several.iter().map(one).collect::<Vec<_>>().join(", ")
             }
         }
@@ -107,7 +109,7 @@ mod tests {
         for (rates, ssgd, abs, summary) in [
             (rates(None, &[]), (None, "default"), (None, "default"), "defaults"),
             (rates(Some(0.1), &[]), (Some(0.1), "by hand"), (Some(0.1), "by hand"), "set by hand"),
-            (rates(None, &tuned), (Some(0.4), "tuned"), (None, "default"), "1 tuned, 1 defaults"),
+            (rates(None, &tuned), (Some(0.4), "tuned"), (None, "default"), "1 tuned, 1 default"),
             (
                 rates(Some(0.1), &tuned),
                 (Some(0.4), "tuned"),

@@ -35,8 +35,8 @@ pub fn comparison_page(
     if let Some(until) = window(&groups) {
         let length = duration(until.as_secs_f64());
         body += &format!("<h2>Worker timelines: the first {length} of virtual time</h2>\n");
-        body += &drawing("Legend", WIDTH, MARGIN, &legend(0.0, 14.0));
-        body += "<div class=\"panels\">\n";
+        let legend = drawing("Legend", WIDTH, MARGIN, &legend(0.0, 14.0));
+        body += &format!("<div class=\"legend\">\n{legend}</div>\n<div class=\"panels\">\n");
         for group in &groups {
             let workers = group.run.timeline.workers().min(WORKERS_MAX);
             let place = Place { x: 0.0, y: MARGIN, width: WIDTH, height: 0.0 };
