@@ -389,14 +389,26 @@ impl Cluster for ProcessCluster {
 }
 
 impl ProcessCluster {
-    /// Has the mean of the replicas evaluated. Those of peers are read meanwhile; the worker does not wait for them.
+    /// Has the mean of the replicas evaluated. This worker's own is taken now, before it publishes another one; those of peers
+    /// are read meanwhile, and the worker does not wait for them.
     fn evaluate(&mut self, (samples, ends_epoch): (u64, bool), of: &[WorkerId], shelf: Shelf) {
         self.parts.skip_to(samples);
         let (at, requests) = (self.clock.now(), self.requests());
+        let mut of = some_evenly(of);
+        let mut replicas = vec![];
+        if of.contains(&self.me) {
+            of.retain(|who| *who != self.me);
+            let own = self.mesh.shelves.read(shelf, Extent::Params);
+            replicas.extend(own.map(|published| published.params));
+        }
+        if of.is_empty() {
+            return requests.send(Evaluation { at, samples, ends_epoch, replicas });
+        }
         let (to, found) = mpsc::channel();
-        self.mesh.give(Command::Collect { of: some_evenly(of), shelf, to });
+        self.mesh.give(Command::Collect { of, shelf, to });
         let wait = move || {
-            if let Ok(replicas) = found.recv() {
+            if let Ok(others) = found.recv() {
+                replicas.extend(others);
                 requests.send(Evaluation { at, samples, ends_epoch, replicas });
             }
         };
