@@ -3,6 +3,7 @@
 
 #![cfg(unix)]
 
+use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use paceline::runtime::codec::Codec;
 use paceline::runtime::journal::fingerprint;
 use paceline::sim::checkers::{Custody, ReplicasAgree};
+use paceline::strategies::parts::Period;
 use paceline::{
     Choices, Job, Line, OnProcesses, Prepared, ProcessOptions, Reader, Record, Scenario,
     SimulateOptions, StrategyKind, TrainOptions, recipes, simulate, train_on_processes,
@@ -186,6 +188,69 @@ fn recipes_that_read_no_clock_end_with_the_same_bits_simulated_and_on_processes(
         assert_eq!(real.fingerprint, Some(fingerprint(&params)), "{name}");
         assert_eq!(real.result.accuracy, simulated.result.accuracy, "{name}");
     }
+}
+
+/// Every evaluation on held-out samples: after how many samples of the job, and the loss.
+#[derive(Default)]
+struct Validations(BTreeMap<u64, f64>);
+
+impl Reader for Validations {
+    fn read(&mut self, line: &Line) {
+        if let Record::Validated { samples, loss, .. } = line.record {
+            self.0.insert(samples, loss);
+        }
+    }
+}
+
+/// Members average every 60 steps, which are two epochs, and are judged every 1/20 epoch in between.
+#[test]
+fn long_rounds_are_judged_within_and_the_bytes_are_counted() {
+    let period = Period::Constant { steps: 60 };
+    let job = Job {
+        choices: Some(Choices { period, ..Choices::of(StrategyKind::PeriodicAverage) }),
+        target_loss: Some(0.001),
+        ..Job { epochs: 6.0, ..job("cpsgd", 6.0).0 }
+    };
+    let prepared = job.prepare(3).expect("the job is valid");
+    let mut simulated = Validations::default();
+    let options_of = |reader| SimulateOptions { readers: vec![reader], ..Default::default() };
+    let cluster = Scenario { workers: 3, ..Scenario::default() };
+    let run = simulate(&prepared, &cluster, options_of(&mut simulated)).expect("it ends");
+    let bytes = run.result.bytes_evaluated;
+    assert!(simulated.0.len() > 100 && bytes > 0, "{} and {bytes}", simulated.0.len());
+
+    for memory in [Memory::Links, Memory::Shared] {
+        let (mut options, _pids) = options();
+        memory.set(&mut options);
+        let mut real = Validations::default();
+        let train = TrainOptions { readers: vec![&mut real], ..TrainOptions::default() };
+        let result = train_on_processes(&job, &prepared, train, options).expect("it ends").result;
+
+        for (samples, loss) in &real.0 {
+            assert_eq!(simulated.0.get(samples), Some(loss), "{memory:?} after {samples}");
+        }
+        // A round ends, or an epoch, nine times. Of what waits to be evaluated, 16 are never skipped.
+        assert!(real.0.len() > 16, "{memory:?}: {:?}", real.0.keys());
+        match memory {
+            // What members hand in travels on the link of the average that follows.
+            Memory::Links => assert_eq!(result.bytes_evaluated, bytes),
+            _ => assert!((bytes / 2..=bytes).contains(&result.bytes_evaluated)),
+        }
+    }
+}
+
+/// The mean of what members have published is evaluated: their replicas are read by the first one.
+#[test]
+fn replicas_that_are_read_to_be_evaluated_are_counted_on_processes() {
+    let (plain, _) = job("gossip-pull", 2.0);
+    let job = Job { target_loss: Some(0.001), ..plain };
+    let prepared = job.prepare(3).expect("the job is valid");
+    let (options, _pids) = options();
+    let trained = train_on_processes(&job, &prepared, TrainOptions::default(), options);
+    let result = trained.expect("it ends").result;
+
+    let replica = 4 * prepared.plan.initial.len() as u64;
+    assert!(result.bytes_evaluated > 0 && result.bytes_evaluated.is_multiple_of(replica));
 }
 
 fn all_reduce(codec: Codec) -> Choices {

@@ -10,6 +10,10 @@ fn an_unknown_name_suggests_the_nearest_one() {
         2,
         &[
             ("simulate --strategy abx", "there is no strategy `abx`; did you mean `abs`?"),
+            (
+                "compare --tuned-rates ssdg=0.1",
+                "--tuned-rates names the strategy `ssdg`, which does not exist: see `paceline strategies`",
+            ),
             ("compare --strategies ssgd,ssdg", "there is no strategy `ssdg`; did you mean `ssgd`?"),
             (
                 "simulate --strategy zzz",

@@ -153,6 +153,42 @@ fn compare_prints_a_row_per_strategy_and_a_plot() {
 }
 
 #[test]
+fn compare_draws_a_page_if_the_plot_is_named_so() {
+    let call = paceline("compare uniform --strategies ssgd --epochs 1 --plot compared.html");
+
+    assert_eq!((call.code, call.stderr.as_str()), (0, "\nPlot: compared.html\n"));
+    let page = fs::read_to_string(work_dir().join("compared.html")).unwrap();
+    for part in ["<!DOCTYPE html>", "<td>ssgd</td>", ">Validation loss over time<"] {
+        assert!(page.contains(part), "no {part} in {page}");
+    }
+}
+
+#[test]
+fn compare_says_of_each_rate_where_it_comes_from() {
+    let compare = "compare uniform --strategies ssgd,diloco --epochs 1 --no-plot";
+    for (flags, heading, ssgd, diloco) in [
+        ("", "learning rates: defaults\n", " 0.2 default ", " 0.1 default "),
+        ("--learning-rate 0.05", "rates: set by hand\n", " 0.05 by hand ", " 0.05 by hand "),
+        ("--tuned-rates ssgd=0.3", "rates: 1 tuned, 1 default\n", " 0.3 tuned ", " 0.1 default "),
+        (
+            "--learning-rate 0.05 --tuned-rates ssgd=0.3",
+            "rates: 1 tuned, 1 set by hand\n",
+            " 0.3 tuned ",
+            " 0.05 by hand ",
+        ),
+    ] {
+        let call = paceline(&format!("{compare} {flags}"));
+
+        assert_eq!((call.code, call.stderr.as_str()), (0, ""), "{flags}");
+        assert!(call.stdout.contains(heading), "{flags}: {}", call.stdout);
+        for (name, rate) in [("ssgd", ssgd), ("diloco", diloco)] {
+            let row = call.stdout.lines().find(|line| line.starts_with(name)).expect("a row");
+            assert!(row.contains(rate), "{flags}: {row}");
+        }
+    }
+}
+
+#[test]
 fn compare_json_is_an_array_of_results() {
     let outcomes = outcome("compare --strategies ssgd,abs,async --epochs 1 --json");
 

@@ -13,7 +13,7 @@ use paceline_job::{
 };
 use paceline_runtime::{Line, Reader};
 use paceline_sim::Scenario;
-use paceline_watch::{Goal, Measured, Point, Timeline};
+use paceline_watch::{Goal, Measured, Point, Timeline, comparison_page};
 
 use crate::bar::progress;
 use crate::chance::no_better_than_chance;
@@ -23,6 +23,7 @@ use crate::error::{CliError, CliResult, CommandError, UsageError};
 use crate::files::{check_distinct, check_format, check_writable, write};
 use crate::flags::{JobFlags, ThreadsFlag, scenario_file};
 use crate::output::{print, print_json, say, say_error};
+use crate::rates::{Rates, TunedRate, tuned_rate};
 use crate::stop::Stop;
 use crate::summary::{check_ledger, target};
 
@@ -39,9 +40,12 @@ pub struct Compare {
     /// Run each strategy with N seeds, from --seed on, and show means and standard deviations
     #[arg(long, value_name = "N", default_value_t = SEEDS, value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: u64,
+    /// Learning rates that were tuned for single strategies, such as ssgd=0.1,abs=0.3; the table says which rows have one
+    #[arg(long, value_name = "A=R,B=R", value_delimiter = ',', value_parser = tuned_rate)]
+    tuned_rates: Vec<TunedRate>,
     #[command(flatten)]
     threads: ThreadsFlag,
-    /// Write a plot of the runs to this file [default: paceline-compare.svg; with --json, none]
+    /// Write a plot of the runs to this file, or a page with table and plots if it is named .html [default: paceline-compare.svg; with --json, none]
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Write no plot
@@ -71,6 +75,7 @@ const SEEDS_MAX: u64 = 1_000;
 
 /// The default plot file.
 const PLOT: &str = "paceline-compare.svg";
+const PLOTS: &[&str] = &["svg", "html", "htm"];
 
 /// One strategy's run.
 struct Run {
@@ -111,7 +116,8 @@ impl Run {
 impl Compare {
     pub fn run(&self, recipes: &[Recipe]) -> CliResult {
         let scenario = self.job.scenario(&self.scenario)?;
-        let jobs = self.jobs(recipes, scenario.workers)?;
+        let rates = Rates::new(self.job.job()?.learning_rate, &self.tuned_rates, recipes)?;
+        let jobs = self.jobs(recipes, &rates, scenario.workers)?;
         let plot = self.plot()?;
         let samples = jobs.iter().map(|job| job.plan.samples_total).sum();
         let bar = progress(samples, !self.json);
@@ -126,12 +132,12 @@ impl Compare {
         if self.json {
             print_json(&comparison.results().collect::<Vec<_>>())?;
         } else if !runs.is_empty() {
-            print(&self.heading(&scenario, &jobs[0]))?;
-            print(&comparison.table())?;
+            print(&self.heading(&scenario, &jobs[0], &rates.summary(comparison.names())))?;
+            print(&comparison.table(&rates))?;
         }
         let ended = report_failures(&runs);
         if let Some(path) = plot.filter(|_| !runs.is_empty()) {
-            draw(&path, &scenario, &comparison, &runs, jobs[0].target)?;
+            draw(&path, &scenario, (&comparison, &rates), &runs, jobs[0].target)?;
         }
         if runs.len() < jobs.len() && stop.is_requested() {
             let message = format!("stopped after {} of {} runs", runs.len(), jobs.len());
@@ -141,7 +147,7 @@ impl Compare {
     }
 
     /// Prepares a job for each strategy, before any of them runs.
-    fn jobs(&self, recipes: &[Recipe], workers: u32) -> CliResult<Vec<Prepared>> {
+    fn jobs(&self, recipes: &[Recipe], rates: &Rates, workers: u32) -> CliResult<Vec<Prepared>> {
         let mut job = self.job.job()?;
         if job.choices.is_some() {
             return Err(UsageError::ChoicesInCompare.into());
@@ -172,7 +178,7 @@ impl Compare {
             // The first job of a seed loads the model and the data, the others share them.
             let mut task = None;
             for name in &names {
-                job.strategy = (*name).to_owned();
+                (job.strategy, job.learning_rate) = ((*name).to_owned(), rates.of(name));
                 let prepared =
                     job.prepare_with(PrepareOptions { workers, recipes, task: task.clone() })?;
                 task = Some(prepared.task.clone());
@@ -182,7 +188,7 @@ impl Compare {
         Ok(jobs)
     }
 
-    fn heading(&self, scenario: &Scenario, job: &Prepared) -> String {
+    fn heading(&self, scenario: &Scenario, job: &Prepared, rates: &str) -> String {
         let target = job.target.map_or(String::new(), target);
         let first = job.plan.seed;
         let (seeds, spread) = match self.seeds {
@@ -191,7 +197,6 @@ impl Compare {
                 (format!("seeds {first} to {}", first + many - 1), ", mean ± standard deviation")
             }
         };
-        let rates = if self.job.has_rate() { "given" } else { "defaults" };
         let workers = counted(scenario.workers as usize, "worker");
         let name = &scenario.name;
         format!(
@@ -207,7 +212,7 @@ impl Compare {
         read.extend(scenario_file(&self.scenario));
         let what = if self.plot.is_some() { "--plot" } else { "the plot" };
         check_distinct(&read, &[(what, path.clone())])?;
-        check_format(what, &path, &["svg"])?;
+        check_format(what, &path, PLOTS)?;
         match check_writable("plot", &path) {
             Ok(()) => Ok(Some(path)),
             Err(error) if self.plot.is_some() => Err(error.into()),
@@ -223,7 +228,7 @@ impl Compare {
 fn draw(
     path: &Path,
     scenario: &Scenario,
-    comparison: &Comparison<'_>,
+    (comparison, rates): (&Comparison<'_>, &Rates),
     runs: &[Run],
     target: Option<Target>,
 ) -> CliResult {
@@ -254,7 +259,15 @@ fn draw(
         Target::Accuracy(accuracy) => Goal::Accuracy(accuracy),
     });
     let title = format!("{}: {}", scenario.name, scenario.description);
-    write("plot", path, &paceline_watch::comparison(&title, &drawn, on, goal))?;
+    let is_page = path.extension().is_some_and(|it| !it.eq_ignore_ascii_case("svg"));
+    let plot = match is_page {
+        true => {
+            let (header, rows) = comparison.cells(rates);
+            comparison_page(&title, &drawn, (on, goal), (&header, &rows))
+        }
+        false => paceline_watch::comparison(&title, &drawn, on, goal),
+    };
+    write("plot", path, &plot)?;
     say(&format!("\nPlot: {}", path.display()));
     Ok(())
 }

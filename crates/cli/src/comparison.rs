@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use paceline_job::RunResult;
 use paceline_watch::table::{bytes, duration, table};
 
+use crate::rates::Rates;
 use crate::summary::{loss, percent, rate};
 
 /// The results of all runs: those of one strategy together, the fastest strategy first.
@@ -34,7 +35,21 @@ impl<'a> Comparison<'a> {
         self.strategies.iter().flat_map(|of| of.0.iter().copied())
     }
 
-    pub fn table(&self) -> String {
+    /// The strategies, in the order of the table.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.strategies.iter().map(Seeds::name)
+    }
+
+    /// The table as text.
+    pub fn table(&self, rates: &Rates) -> String {
+        let (header, rows) = self.cells(rates);
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let align_right: Vec<bool> = (0..header.len()).map(|column| column > 0).collect();
+        table(&header, &rows, &align_right)
+    }
+
+    /// The header of the table, and its rows.
+    pub fn cells(&self, rates: &Rates) -> (Vec<String>, Vec<Vec<String>>) {
         let reached = |of: &&Seeds<'_>| of.mean_to_target().is_some();
         // Speedups are relative to plain synchronous SGD, or to the fastest strategy if ssgd did not reach the target.
         let base = self.strategies.iter().filter(reached).find(|of| of.name() == "ssgd");
@@ -53,10 +68,8 @@ impl<'a> Comparison<'a> {
             "rate",
             "batch",
         ];
-        let rows: Vec<Vec<String>> = self.strategies.iter().map(|of| of.row(base)).collect();
-        let mut align_right = [true; 11];
-        align_right[0] = false;
-        table(&header, &rows, &align_right)
+        let rows = self.strategies.iter().map(|of| of.row(base, rates)).collect();
+        (header.map(str::to_owned).to_vec(), rows)
     }
 }
 
@@ -120,8 +133,9 @@ impl Seeds<'_> {
         self.times().map(f64::ln).collect()
     }
 
-    fn row(&self, base: Option<&Seeds<'_>>) -> Vec<String> {
+    fn row(&self, base: Option<&Seeds<'_>>, rates: &Rates) -> Vec<String> {
         let first = self.0[0];
+        let origin = rates.origin(self.name()).name();
         let speedup = base.and_then(|base| self.speedup(base));
         vec![
             self.name().to_owned(),
@@ -135,7 +149,7 @@ impl Seeds<'_> {
             percent(mean(
                 &self.0.iter().map(|result| result.utilization_mean()).collect::<Vec<_>>(),
             )),
-            rate(first.learning_rate),
+            format!("{} {origin}", rate(first.learning_rate)),
             first.batch.to_string(),
         ]
     }
@@ -177,7 +191,8 @@ mod tests {
 
         let names: Vec<&str> = comparison.results().map(|it| it.strategy.as_str()).collect();
         assert_eq!(names, ["abs", "abs", "ssgd", "ssgd", "lucky", "lucky"]);
-        let text = comparison.table();
+        let rates = Rates::new(None, &[], &[]).expect("nothing is tuned");
+        let text = comparison.table(&rates);
         let row = |name: &str| text.lines().find(|line| line.starts_with(name)).expect("a row");
         assert!(row("ssgd").contains("3.00 s ± 1.41 s") && row("ssgd").contains("1.00"), "{text}");
         assert!(row("abs").contains("2.83"), "the geometric mean of 2 and 4: {text}");

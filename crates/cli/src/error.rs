@@ -130,6 +130,12 @@ pub enum UsageError {
         "the job file sets `choices`, but compare runs strategies by name: remove `choices`, or use `paceline simulate`"
     )]
     ChoicesInCompare,
+    #[error("give strategies and their learning rates, e.g. ssgd=0.1,abs=0.3")]
+    TunedRate,
+    #[error(
+        "--tuned-rates names the strategy `{name}`, which does not exist: see `paceline strategies`"
+    )]
+    TunedStrategy { name: String },
     #[error("{name} is built in: there is nothing to fetch")]
     BuiltIn { name: String },
     #[error(

@@ -66,11 +66,6 @@ pub struct JobFlags {
 }
 
 impl JobFlags {
-    /// Whether the job file or a flag sets the learning rate, in place of the recipes' own.
-    pub fn has_rate(&self) -> bool {
-        self.job().is_ok_and(|job| job.learning_rate.is_some())
-    }
-
     /// Returns the job that the file and the flags describe, not checked yet.
     pub fn job(&self) -> CliResult<Job> {
         let job = match &self.job {

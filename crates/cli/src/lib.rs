@@ -21,6 +21,7 @@ mod outputs;
 mod place;
 mod predict;
 mod processes;
+mod rates;
 mod readers;
 mod report;
 mod reproduce;

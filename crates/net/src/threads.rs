@@ -3,19 +3,18 @@
 //! Workers may join, leave, be killed and be stopped for a while; so may the coordinator, which then starts again from its
 //! log. A killed worker's thread ends at its next step, and nothing that it does from then on reaches anybody.
 
+mod cluster;
+mod faults;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use paceline_runtime::coordination::{
-    self, Addressed, Collected, Coordination, Coordinator, Input, Order, Rules, Word,
+    self, Addressed, Collected, Coordination, Coordinator, Input, Order, Rules,
 };
-use paceline_runtime::edge::{
-    Action, Answer, Ask, Cluster, ClusterOutput, Compute, Event, News, Shelves, Workspace,
-    published, some_evenly,
-};
+use paceline_runtime::edge::{ClusterOutput, Compute, Event, News, Shelves, Workspace};
 use paceline_runtime::snapshot::SnapshotParts;
 use paceline_runtime::wire::{Entry, Extent, HEADER_BYTES, Published, Shelf};
 use paceline_runtime::{
@@ -23,6 +22,9 @@ use paceline_runtime::{
 };
 
 use crate::gradients::{Computing, StartHost};
+
+pub use cluster::ThreadCluster;
+pub use faults::Life;
 
 /// The configuration of a cluster of threads.
 pub struct ThreadConfig {
@@ -108,30 +110,6 @@ enum Presence {
     Stopped,
     /// Its process is dead, and starts again from its log.
     Killed,
-}
-
-/// What a fault does to one worker.
-#[derive(Default)]
-pub struct Life {
-    is_killed: AtomicBool,
-    /// Set while the worker's process is stopped; notified when it goes on.
-    is_stopped: Mutex<bool>,
-    goes_on: Condvar,
-}
-
-impl Life {
-    pub fn is_killed(&self) -> bool {
-        self.is_killed.load(Ordering::SeqCst)
-    }
-
-    /// Waits while the worker is stopped; `false` if it was killed.
-    fn is_running(&self) -> bool {
-        let mut stopped = self.is_stopped.lock().expect("no holder panics");
-        while *stopped && !self.is_killed() {
-            stopped = self.goes_on.wait(stopped).expect("no holder panics");
-        }
-        !self.is_killed()
-    }
 }
 
 /// After this many entries the coordinator's state is stored and they are dropped.
@@ -240,109 +218,8 @@ impl ThreadHub {
         Some(cluster)
     }
 
-    /// A worker's thread has died.
-    fn lost(&self, me: WorkerId) {
-        self.forget(me);
-        let mut state = self.state();
-        // A coordinator that was dead notices a loss by the silence.
-        if state.presence != Presence::Killed {
-            self.hear(&mut state, Input::Lost(me));
-        }
-    }
-
-    /// Kills a worker, as `kill -9` does; `false` if there is no such worker.
-    pub fn kill(&self, who: WorkerId) -> bool {
-        let state = self.state();
-        let (Some(life), Some(inbox)) = (state.lives.get(&who), state.inboxes.get(&who)) else {
-            return false;
-        };
-        life.is_killed.store(true, Ordering::SeqCst);
-        drop(life.is_stopped.lock());
-        life.goes_on.notify_all();
-        // It may be waiting for news.
-        drop(inbox.send(Event::Crashed { who }));
-        self.record(Record::Crashed { who });
-        true
-    }
-
-    /// Puts a worker out for good.
-    pub fn ban(&self, who: WorkerId) {
-        self.coordinate(Input::Ban(who));
-    }
-
-    /// Stops a worker's process, as SIGSTOP does, or lets it go on.
-    pub fn pause(&self, who: WorkerId, is_stopped: bool) {
-        if let Some(life) = self.state().lives.get(&who) {
-            *life.is_stopped.lock().expect("no holder panics") = is_stopped;
-            life.goes_on.notify_all();
-        }
-    }
-
-    /// Asks a worker to leave in good order.
-    pub fn leave(&self, who: WorkerId) {
-        let mut state = self.state();
-        if state.lives.contains_key(&who) && state.leaving.insert(who) {
-            state.tell(who, News::Told(Order::Leave));
-        }
-    }
-
-    /// The workers that live and were not asked to leave.
-    pub fn staying(&self) -> Vec<WorkerId> {
-        let state = self.state();
-        state.lives.keys().filter(|who| !state.leaving.contains(who)).copied().collect()
-    }
-
-    /// How many workers that were put out have ended since this was last asked, and want to come back.
-    pub fn comebacks(&self) -> u32 {
-        std::mem::take(&mut self.state().comebacks)
-    }
-
     pub fn is_over(&self) -> bool {
         self.state().coordinator.is_over()
-    }
-
-    /// Hears the heartbeats of all workers that are not stopped, and lets the coordinator decide what is due.
-    pub fn tick(&self) {
-        let mut state = self.state();
-        if state.presence != Presence::Here {
-            return;
-        }
-        let is_stopped = |life: &Life| *life.is_stopped.lock().expect("no holder panics");
-        let heard: Vec<WorkerId> =
-            state.lives.iter().filter(|(_, it)| !is_stopped(it)).map(|(who, _)| *who).collect();
-        for who in heard {
-            let _ = self.step(&mut state, Input::Beat(who));
-        }
-        let _ = self.step(&mut state, Input::Tick);
-    }
-
-    /// Kills the coordinator.
-    pub fn kill_coordinator(&self) {
-        self.state().presence = Presence::Killed;
-    }
-
-    /// Stops the coordinator's process.
-    pub fn pause_coordinator(&self) {
-        let mut state = self.state();
-        if state.presence == Presence::Here {
-            state.presence = Presence::Stopped;
-        }
-    }
-
-    /// Starts the coordinator again, or lets it go on: it hears all that it was told meanwhile.
-    pub fn resume_coordinator(&self) {
-        let mut state = self.state();
-        if std::mem::replace(&mut state.presence, Presence::Here) == Presence::Killed {
-            let (stored, log) = (state.stored.clone(), state.log.clone());
-            let now = self.start.elapsed();
-            let (coordinator, output) = Coordinator::restart(state.rules, stored, log, now);
-            state.coordinator = coordinator;
-            self.record(Record::Restarted);
-            let _ = self.carry_out(&mut state, output);
-        }
-        while let Some(input) = state.unheard.pop_front() {
-            let _ = self.step(&mut state, input);
-        }
     }
 
     /// A worker is gone: nobody tells it anything, and nobody can read its values.
@@ -520,104 +397,6 @@ impl ThreadHub {
         let state = self.state();
         for (to, ticket) in tickets {
             state.tell(to, News::of(ticket, result.clone()));
-        }
-    }
-}
-
-/// What one worker sees of the cluster.
-pub struct ThreadCluster {
-    me: WorkerId,
-    hub: Arc<ThreadHub>,
-    inbox: Receiver<Event>,
-    computing: Computing,
-    outputs: Sender<ClusterOutput>,
-    life: Arc<Life>,
-    ended: bool,
-}
-
-impl ThreadCluster {
-    /// The id that the coordinator has given this worker.
-    pub fn id(&self) -> WorkerId {
-        self.me
-    }
-
-    pub fn life(&self) -> Arc<Life> {
-        self.life.clone()
-    }
-}
-
-impl Cluster for ThreadCluster {
-    fn now(&self) -> Duration {
-        self.hub.now()
-    }
-
-    fn submit(&mut self, by: WorkerId, action: Action) {
-        if !self.life.is_running() {
-            return;
-        }
-        match action {
-            Action::Compute { ticket, at, spans, .. } => {
-                self.computing.compute(ticket, at, spans);
-            }
-            Action::Exchange { ticket, view, number, entry } => {
-                self.hub.meet(by, (view, number), (ticket, entry));
-            }
-            Action::Send { to, letter } => {
-                self.hub.state().tell(to, News::Letter { from: by, letter });
-            }
-            Action::Publish { shelf, value } => self.hub.publish(by, shelf, value),
-            Action::Read { ticket, from, shelf, extent, waits } => {
-                self.hub.read(Read { by, from, shelf, extent, ticket }, waits);
-            }
-            Action::Evaluate { samples, ends_epoch, parts, of, shelf } => {
-                let replicas = published(&self.hub.shelves(), &some_evenly(&of), shelf);
-                let at = self.now();
-                self.emit(ClusterOutput::Evaluate { by, at, samples, ends_epoch, parts, replicas });
-            }
-            Action::Save { part, done } => self.hub.hand_in(by, *part, done),
-            Action::Tell(word) => {
-                let is_gone = word == Word::Gone;
-                self.ended |= is_gone;
-                self.hub.coordinate(Input::Word { from: by, number: 0, word });
-                if is_gone && !self.hub.state().coordinator.is_over() {
-                    self.hub.forget(by);
-                }
-            }
-        }
-    }
-
-    fn ask_host(&mut self, _: WorkerId, ticket: Ticket, ask: Ask) -> Option<Answer> {
-        if self.life.is_running() {
-            self.computing.ask(ticket, ask);
-        }
-        None
-    }
-
-    fn show_host(&mut self, _: WorkerId, ahead: Spans) {
-        self.computing.show(ahead);
-    }
-
-    fn next(&mut self) -> Option<Event> {
-        // Without the thread of its gradients nothing more can happen to a worker, nor when it was killed.
-        let event = self.inbox.recv().ok().filter(|event| !matches!(event, Event::Crashed { .. }));
-        event.filter(|_| self.life.is_running())
-    }
-
-    fn is_over(&self) -> bool {
-        self.ended
-    }
-
-    /// What a worker did is in the journal before anything that its words cause.
-    fn emit(&mut self, output: ClusterOutput) {
-        drop(self.outputs.send(output));
-    }
-}
-
-impl Drop for ThreadCluster {
-    fn drop(&mut self) {
-        // A worker that ends without saying so is lost, and the others must be told.
-        if !self.ended {
-            self.hub.lost(self.me);
         }
     }
 }

@@ -66,14 +66,18 @@ pub enum Action {
     },
     /// Has the host evaluate the mean of these members' published values, after `samples` samples of the job; takes
     /// no time. Only the first member asks, [`Plan::evaluations_per_epoch`](crate::Plan) times per epoch.
-    /// `ends_epoch`: an epoch has ended since the last call, and the test set is evaluated too. `parts`: with more than 1, each of
-    /// so many members asks for its own replica after the same number of samples, and their mean is evaluated.
+    /// `ends_epoch`: an epoch has ended since the last call, and the test set is evaluated too.
     Evaluate {
         samples: u64,
         ends_epoch: bool,
-        parts: usize,
         of: Vec<WorkerId>,
         shelf: Shelf,
+    },
+    /// Has the host evaluate the mean of the replicas of the members `with`, this one among them; takes no time. Each of them
+    /// hands in its own, as it was published last, after the same number of samples.
+    EvaluatePart {
+        samples: u64,
+        with: Vec<WorkerId>,
     },
     /// Tells the coordinator something.
     Tell(Word),

@@ -5,6 +5,7 @@ pub mod agreed;
 pub mod codec;
 pub mod coordination;
 pub mod edge;
+pub mod evaluation;
 pub mod exchange;
 pub mod executor;
 pub mod host;

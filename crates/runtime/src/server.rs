@@ -313,6 +313,7 @@ fn call_of(from: WorkerId, letter: Letter) -> Option<Call> {
         | Letter::Handover { .. }
         | Letter::SharedState { .. }
         | Letter::Result { .. }
-        | Letter::Center { .. } => None,
+        | Letter::Center { .. }
+        | Letter::Part { .. } => None,
     }
 }

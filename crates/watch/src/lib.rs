@@ -30,7 +30,7 @@ pub use bars::Bars;
 pub use curves::{Curves, Point};
 pub use error::OutputError;
 pub use figure::{BarSeries, Drawing, Figure, Line, RangePoint, Scale};
-pub use plot::{Goal, Measured, Run, comparison};
+pub use plot::{Goal, Measured, Run, comparison, comparison_page};
 pub use report::{Facts, Report};
 pub use tensorboard::TensorBoard;
 pub use timeline::Timeline;

@@ -66,6 +66,9 @@ td { overflow-wrap: anywhere; }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
 .remark { border-left: 4px solid #c00000; padding: .2rem .8rem; margin: 0 0 1rem; }
 svg { width: 100%; height: auto; display: block; }
+.drawing > svg { overflow: visible; }
+.legend { max-width: 38rem; }
+.report > table td { white-space: nowrap; }
 .bar { width: 16rem; max-width: 30vw; }
 .article { max-width: 60rem; margin: 0 auto; }
 figure { margin: 1.8rem 0; }

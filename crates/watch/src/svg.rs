@@ -10,7 +10,9 @@ pub(crate) fn file(width: f64, height: f64, body: &str) -> String {
     let paper = fill(PAPER, &rectangle(0.0, 0.0, width, height));
     let space = r#"xmlns="http://www.w3.org/2000/svg""#;
     let size = format!(r#"width="{width}" height="{height}" viewBox="0 0 {width} {height}""#);
-    let style = format!(r#"font-family="sans-serif" font-size="11" fill="{INK}""#);
+    // Opened on a phone, the whole drawing is as wide as the screen, to be enlarged by hand.
+    let fit = r#"style="max-width: 100%; height: auto""#;
+    let style = format!(r#"{fit} font-family="sans-serif" font-size="11" fill="{INK}""#);
     format!("<svg {space} {size} {style}>{paper}{body}</svg>\n")
 }
 

@@ -109,3 +109,39 @@ pub fn is_well_formed(svg: &str) -> bool {
     }
     open.is_empty()
 }
+
+/// Asserts that a page says its width is the device's, and that at 400 px nothing but the content of boxes that scroll is wider.
+pub fn assert_fits_a_phone(html: &str) {
+    let viewport = r#"<meta name="viewport" content="width=device-width, initial-scale=1">"#;
+    assert!(html.contains(viewport), "{html}");
+    let (style, body) = html.split_once("</style>").expect("a page has a style");
+    let (_, narrow) = style.split_once("@media (max-width: 40rem) {").expect("a narrow style");
+    assert!(narrow.contains(".drawing, table { display: block; overflow-x: auto; }"), "{style}");
+    // Widths in the style of all screens, or in that of narrow ones for what is in no box that scrolls.
+    for rule in style.split('}').filter(|rule| !rule.contains(".drawing svg")) {
+        for width in pixels_of(rule, "width:").chain(pixels_of(rule, "minmax(")) {
+            let is_bounded = rule.contains("max-width") || rule.contains("min(100%");
+            assert!(width <= 400.0 || is_bounded, "{width} px: {rule}");
+        }
+    }
+    // Drawings have a size of their own only inside of other drawings, and no element sets a style.
+    for (before, svg) in body.match_indices("<svg ").map(|(at, _)| body.split_at(at)) {
+        let is_inner = before.matches("<svg ").count() > before.matches("</svg>").count();
+        let head = svg.split_once('>').expect("it is closed").0;
+        assert!(is_inner || !head.contains(" width="), "{head}");
+        assert!(is_inner || before.ends_with("<div class=\"drawing\">"), "{head}");
+    }
+    assert!(!body.contains(" style="), "{body}");
+}
+
+/// The lengths that follow a property, in pixels of a usual font.
+fn pixels_of<'a>(rule: &'a str, property: &'a str) -> impl Iterator<Item = f64> + 'a {
+    rule.match_indices(property).filter_map(move |(at, _)| {
+        let value = rule[at + property.len()..].trim_start();
+        let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
+        let (number, unit) = value.split_at(end);
+        let scale = if unit.starts_with("rem") { 16.0 } else { 1.0 };
+        let is_length = unit.starts_with("rem") || unit.starts_with("px");
+        number.parse::<f64>().ok().filter(|_| is_length).map(|number| number * scale)
+    })
+}

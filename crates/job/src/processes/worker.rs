@@ -25,7 +25,7 @@ use crate::facts::data_hash;
 use crate::job::{PrepareOptions, Prepared};
 use crate::pace::cores;
 use crate::recipes::Recipe;
-use crate::run::evaluator::{EvalRequest, Evaluator};
+use crate::run::evaluator::{EvalRequest, Evaluator, waiting_max};
 use crate::task::{Part, Task};
 
 /// What the user may ask of a worker process, at any time.
@@ -308,9 +308,6 @@ pub(super) struct Evaluating {
     gives_up: Arc<AtomicBool>,
 }
 
-/// More replicas than this do not wait to be evaluated: the oldest is skipped.
-const WAITING_MAX: usize = 4;
-
 impl Evaluating {
     pub fn start(
         prepared: &Prepared,
@@ -339,8 +336,7 @@ impl Evaluating {
                     }
                 }
                 waiting.extend(requests.try_iter());
-                let skipped = waiting.len().saturating_sub(WAITING_MAX);
-                waiting.drain(..skipped);
+                skip_some(&mut waiting);
             }
         });
         Evaluating { thread, gives_up }
@@ -351,5 +347,23 @@ impl Evaluating {
         self.gives_up.store(gives_up, Ordering::Relaxed);
         // A model that panicked has printed why.
         let _ = self.thread.join();
+    }
+}
+
+/// Skips the oldest evaluations if too many wait: those on the validation part alone first.
+fn skip_some(waiting: &mut VecDeque<Evaluation>) {
+    let bytes = |it: &Evaluation| -> usize {
+        it.replicas.iter().map(|replica| size_of_val(replica.as_slice())).sum()
+    };
+    let most = waiting.iter().map(bytes).max().unwrap_or(0);
+    let (all_max, validations_max) = waiting_max(most);
+    let validations =
+        |waiting: &VecDeque<Evaluation>| waiting.iter().filter(|it| !it.ends_epoch).count();
+    while validations(waiting) > validations_max {
+        let oldest = waiting.iter().position(|it| !it.ends_epoch).expect("there are some");
+        waiting.remove(oldest);
+    }
+    while waiting.len() > all_max {
+        waiting.pop_front();
     }
 }

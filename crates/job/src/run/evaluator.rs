@@ -55,6 +55,12 @@ const WAITING_MIN: usize = 4;
 /// The last evaluation of a stopped job is given up after this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How many evaluations of so many bytes may wait, and how many of them may be on the validation part alone.
+pub fn waiting_max(bytes: usize) -> (usize, usize) {
+    let all = (BYTES_WAITING / bytes.max(1)).max(WAITING_MIN);
+    (all, all.min(VALIDATIONS_WAITING))
+}
+
 impl Evaluator {
     pub fn inline(task: Task, threads: usize) -> Evaluator {
         Evaluator::Inline(Setup { task, workspaces: Vec::new(), threads })
@@ -91,10 +97,10 @@ impl Evaluator {
             }
             Evaluator::Background(background) => {
                 let bytes = size_of_val(request.params.as_slice());
-                let waiting_max = (BYTES_WAITING / bytes.max(1)).max(WAITING_MIN);
+                let (all_max, validations_max) = waiting_max(bytes);
                 let waiting_max = match request.on {
-                    Part::Validation => waiting_max.min(VALIDATIONS_WAITING),
-                    Part::Test => waiting_max,
+                    Part::Validation => validations_max,
+                    Part::Test => all_max,
                 };
                 if background.waiting < waiting_max && background.requests.send(request).is_ok() {
                     background.waiting += 1;

@@ -1,6 +1,5 @@
 //! Reads every line of a run: keeps the totals, requests evaluations, notices divergence, makes the result.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use paceline_learn::Vector;
 use paceline_learn::vector::mean;
+use paceline_runtime::evaluation::{Part as ReplicaPart, Parts, bytes_fetched};
 use paceline_runtime::{Coordination, Journal, Line, Reader, Record, WorkerId, journal};
 
 use crate::job::{Prepared, Target};
@@ -26,9 +26,8 @@ pub struct Observer<'a> {
     training: Option<Arc<Training>>,
     /// Whether there is a validation part.
     validates: bool,
-    bytes_evaluated: u64,
-    /// Replicas that wait for those of other members, by samples: to be evaluated together.
-    parts: BTreeMap<u64, BTreeMap<WorkerId, Arc<Vector>>>,
+    /// Replicas that wait for those of other members, to be evaluated together.
+    parts: Parts,
     /// The target at which the run ends.
     end_at: Option<Target>,
     pub diverged: Option<String>,
@@ -47,8 +46,7 @@ impl<'a> Observer<'a> {
             coordination,
             training: prepared.training.clone(),
             validates: prepared.task.validation.is_some(),
-            bytes_evaluated: 0,
-            parts: BTreeMap::new(),
+            parts: Parts::default(),
             end_at: prepared.target.filter(|_| prepared.ends_at_target),
             diverged: None,
         };
@@ -110,9 +108,11 @@ impl<'a> Observer<'a> {
         ends_epoch: bool,
         replicas: &[Arc<Vector>],
     ) -> ControlFlow<()> {
-        let others = replicas.iter().skip(1);
-        self.bytes_evaluated +=
-            others.map(|params| size_of_val(params.as_slice()) as u64).sum::<u64>();
+        self.parts.skip_to(samples);
+        let bytes = bytes_fetched(replicas);
+        if bytes > 0 {
+            self.write(&Line { at, record: Record::Fetched { samples, bytes } });
+        }
         // The replicas of a run that is only timed hold nothing.
         let params = if self.training.is_some() { None } else { mean(replicas.iter()) };
         self.score(Part::Validation, (at, samples), params.clone(), Evaluator::request);
@@ -129,16 +129,12 @@ impl<'a> Observer<'a> {
         (by, parts): (WorkerId, usize),
         replicas: Vec<Arc<Vector>>,
     ) -> ControlFlow<()> {
-        let known = self.parts.entry(samples).or_default();
-        known.extend(replicas.into_iter().map(|replica| (by, replica)));
-        if known.len() < parts {
-            return ControlFlow::Continue(());
+        let own = replicas.into_iter().next();
+        let part = own.map(|replica| ReplicaPart { by, at, samples, parts, replica });
+        match part.and_then(|part| self.parts.add(part)) {
+            Some((at, replicas)) => self.evaluate((at, samples), false, &replicas),
+            None => ControlFlow::Continue(()),
         }
-        let whole = self.parts.remove(&samples).unwrap_or_default();
-        // A member that had no samples, or was lost, never handed in its part of an earlier one.
-        self.parts = self.parts.split_off(&samples);
-        let replicas: Vec<Arc<Vector>> = whole.into_values().collect();
-        self.evaluate((at, samples), false, &replicas)
     }
 
     /// Reads the scores that have arrived; breaks off the run when its target is reached.
@@ -243,7 +239,7 @@ impl<'a> Observer<'a> {
             recovery: totals.recoveries.summary(),
             epochs: ledger.done as f64 / prepared.plan.samples_per_epoch as f64,
             bytes_sent: totals.bytes_sent,
-            bytes_evaluated: self.bytes_evaluated,
+            bytes_evaluated: totals.bytes_evaluated,
             loss: totals.curve.last().unwrap_or(f64::NAN),
             validation_loss: validated.map_or(f64::NAN, |score| score.loss),
             validation_accuracy: validated.map_or(f64::NAN, |score| score.accuracy),

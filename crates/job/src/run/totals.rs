@@ -26,6 +26,8 @@ pub struct RunTotals {
     pub started_over: u32,
     pub recoveries: Recoveries,
     pub bytes_sent: u64,
+    /// Bytes of other members' replicas that were read to be evaluated.
+    pub bytes_evaluated: u64,
     pub rounds: u64,
     steps: u64,
     /// Rounds before the run was resumed.
@@ -110,6 +112,7 @@ impl Reader for RunTotals {
             Record::Sent { bytes, .. } | Record::Interrupted { bytes, .. } => {
                 self.bytes_sent += bytes;
             }
+            Record::Fetched { bytes, .. } => self.bytes_evaluated += bytes,
             Record::Waited { whom, since, who } if whom != who => {
                 *self.waited_for.entry(*whom).or_default() += line.at.saturating_sub(*since);
             }
@@ -166,7 +169,8 @@ impl RunTotals {
     /// The history of the job so far.
     pub fn past(&self) -> Past {
         let (time, samples_computed) = (self.end, self.tally.computed());
-        Past { time, bytes_sent: self.bytes_sent, samples_computed, ..self.past.clone() }
+        let (bytes_sent, bytes_evaluated) = (self.bytes_sent, self.bytes_evaluated);
+        Past { time, bytes_sent, bytes_evaluated, samples_computed, ..self.past.clone() }
     }
 
     /// A run is resumed that was started again: losses, scores and traffic are those of its checkpoint.
@@ -175,7 +179,7 @@ impl RunTotals {
         self.workers.values_mut().for_each(|life| life.end(at));
         self.exchanges.clear();
         self.over = None;
-        self.bytes_sent = past.bytes_sent;
+        (self.bytes_sent, self.bytes_evaluated) = (past.bytes_sent, past.bytes_evaluated);
         self.past = past.clone();
         self.curve = Curve::new(self.tally.samples_per_epoch);
         let mut before = 0;

@@ -14,8 +14,9 @@ use paceline_runtime::coordination::{Coordination, Order, Word};
 use paceline_runtime::edge::{
     Action, Answer, Ask, Cluster, ClusterOutput, Compute, Event, News, Workspace, some_evenly,
 };
-use paceline_runtime::wire::Shelf;
-use paceline_runtime::{Spans, Ticket, View, WorkerId};
+use paceline_runtime::evaluation::{Part, Parts, bytes_fetched};
+use paceline_runtime::wire::{Extent, Letter, Shelf};
+use paceline_runtime::{Line, Record, Spans, Ticket, View, WorkerId};
 
 use super::exchanges::Shape;
 use super::mesh::{Clock, Command, Mesh, MeshConfig, MeshHandle};
@@ -108,6 +109,8 @@ pub struct ProcessCluster {
     computing: Computing,
     up: Sender<Up>,
     evaluations: Sender<Evaluation>,
+    /// Replicas of members that train alone, to be evaluated together.
+    parts: Parts,
     has_ended: bool,
 }
 
@@ -179,6 +182,7 @@ impl Process {
             computing,
             up,
             evaluations,
+            parts: Parts::default(),
             has_ended: false,
         };
         Ok((Process { mesh, clock, events, me, conclusions, listening, has_ended }, cluster))
@@ -254,8 +258,7 @@ impl Listener {
                 Down::Peer { who, address } => self.mesh.give(Command::Peer { who, address }),
                 Down::Snapshot(snapshot) => self.tell(News::Snapshot(Arc::new(snapshot.unpack()))),
                 Down::SendCenter { request } => {
-                    let extent = paceline_runtime::wire::Extent::Whole;
-                    let center = self.shelves.read(Shelf::Center, extent).map(Box::new);
+                    let center = self.shelves.read(Shelf::Center, Extent::Whole).map(Box::new);
                     drop(self.up.send(Up::Center { request, center }));
                 }
                 Down::Conclude(conclude) => drop(self.concludes.send(conclude)),
@@ -336,11 +339,10 @@ impl Cluster for ProcessCluster {
             Action::Read { ticket, from, shelf, extent, waits } => {
                 self.mesh.give(Command::Read { ticket, from, shelf, extent, waits });
             }
-            Action::Evaluate { samples, ends_epoch, parts: 1, of, shelf } => {
+            Action::Evaluate { samples, ends_epoch, of, shelf } => {
                 self.evaluate((samples, ends_epoch), &of, shelf);
             }
-            // Parts of one evaluation lie in several processes: averaging strategies are judged when they average.
-            Action::Evaluate { .. } => {}
+            Action::EvaluatePart { samples, with } => self.evaluate_part(samples, &with),
             Action::Save { part, done } => drop(self.up.send(Up::Part { part, done })),
             Action::Tell(word) => {
                 self.has_ended |= word == Word::Gone;
@@ -359,7 +361,22 @@ impl Cluster for ProcessCluster {
     }
 
     fn next(&mut self) -> Option<Event> {
-        self.inbox.recv().ok().filter(|event| !matches!(event, Event::Crashed { .. }))
+        loop {
+            match self.inbox.recv().ok()? {
+                Event::Crashed { .. } => return None,
+                Event::For { news: News::Letter { from, letter }, .. }
+                    if matches!(*letter, Letter::Part { .. }) =>
+                {
+                    self.take_part(from, *letter);
+                }
+                event => {
+                    if let Event::For { news: News::Told(Order::Start { .. }), .. } = event {
+                        self.parts.clear();
+                    }
+                    return Some(event);
+                }
+            }
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -370,27 +387,79 @@ impl Cluster for ProcessCluster {
     fn emit(&mut self, output: ClusterOutput) {
         match output {
             ClusterOutput::Line(line) => drop(self.up.send(Up::Line(line))),
-            ClusterOutput::Evaluate { at, samples, ends_epoch, replicas, .. } => {
-                drop(self.evaluations.send(Evaluation { at, samples, ends_epoch, replicas }));
-            }
-            // Snapshots are put together by the coordinator.
-            ClusterOutput::Snapshot(_) => {}
+            // Evaluations are requested where the replicas are, and snapshots are put together by the coordinator.
+            ClusterOutput::Evaluate { .. } | ClusterOutput::Snapshot(_) => {}
         }
     }
 }
 
 impl ProcessCluster {
-    /// Has the mean of the replicas evaluated. Those of peers are read meanwhile; the worker does not wait for them.
-    fn evaluate(&self, (samples, ends_epoch): (u64, bool), of: &[WorkerId], shelf: Shelf) {
-        let (at, evaluations) = (self.clock.now(), self.evaluations.clone());
+    /// Has the mean of the replicas evaluated. This worker's own is taken now, before it publishes another one; those of peers
+    /// are read meanwhile, and the worker does not wait for them.
+    fn evaluate(&mut self, (samples, ends_epoch): (u64, bool), of: &[WorkerId], shelf: Shelf) {
+        self.parts.skip_to(samples);
+        let (at, requests) = (self.clock.now(), self.requests());
+        let mut of = some_evenly(of);
+        let mut replicas = vec![];
+        if of.contains(&self.me) {
+            of.retain(|who| *who != self.me);
+            let own = self.mesh.shelves.read(shelf, Extent::Params);
+            replicas.extend(own.map(|published| published.params));
+        }
+        if of.is_empty() {
+            return requests.send(Evaluation { at, samples, ends_epoch, replicas });
+        }
         let (to, found) = mpsc::channel();
-        self.mesh.give(Command::Collect { of: some_evenly(of), shelf, to });
+        self.mesh.give(Command::Collect { of, shelf, to });
         let wait = move || {
-            if let Ok(replicas) = found.recv() {
-                drop(evaluations.send(Evaluation { at, samples, ends_epoch, replicas }));
+            if let Ok(others) = found.recv() {
+                replicas.extend(others);
+                requests.send(Evaluation { at, samples, ends_epoch, replicas });
             }
         };
         // At most 20 an epoch, and a thread that only waits costs little.
         drop(std::thread::Builder::new().name("collect".into()).spawn(wait));
+    }
+
+    /// Hands in this worker's replica. The first of the members `with` keeps the parts until all are there.
+    fn evaluate_part(&mut self, samples: u64, with: &[WorkerId]) {
+        let published = self.mesh.shelves.read(Shelf::Replica, Extent::Params);
+        let (Some(&first), Some(published)) = (with.first(), published) else { return };
+        let (parts, at, replica) = (with.len(), self.clock.now(), published.params);
+        let letter = Letter::Part { samples, parts, at, replica };
+        if first == self.me {
+            self.take_part(self.me, letter);
+        } else {
+            self.mesh.give(Command::Send { to: first, letter: Arc::new(letter) });
+        }
+    }
+
+    fn take_part(&mut self, by: WorkerId, letter: Letter) {
+        let Letter::Part { samples, parts, at, replica } = letter else { return };
+        if let Some((at, replicas)) = self.parts.add(Part { by, at, samples, parts, replica }) {
+            self.requests().send(Evaluation { at, samples, ends_epoch: false, replicas });
+        }
+    }
+
+    fn requests(&self) -> Requests {
+        Requests { evaluations: self.evaluations.clone(), up: self.up.clone() }
+    }
+}
+
+/// Where evaluations are requested, and where their bytes are counted.
+struct Requests {
+    evaluations: Sender<Evaluation>,
+    up: Sender<Up>,
+}
+
+impl Requests {
+    fn send(&self, evaluation: Evaluation) {
+        let (at, samples) = (evaluation.at, evaluation.samples);
+        let bytes = bytes_fetched(&evaluation.replicas);
+        if bytes > 0 {
+            let record = Record::Fetched { samples, bytes };
+            drop(self.up.send(Up::Line(Line { at, record })));
+        }
+        drop(self.evaluations.send(evaluation));
     }
 }

@@ -1,6 +1,8 @@
 //! What the coordinator must remember: ids, views, leases, wishes. A pure state machine without a clock, so that
 //! replaying its log gives the same state.
 
+mod views;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Rules;
 use super::collection::{Collection, Part};
 use super::leases::Leases;
-use super::messages::{Addressed, Coordination, Entry, Order, Output, Saved, Why, Word};
+use super::messages::{Addressed, Coordination, Entry, Order, Output, Saved, Word};
 use super::session::{Outbox, is_next};
 use crate::ids::WorkerId;
 use crate::journal::Record;
@@ -270,231 +272,6 @@ impl State {
         self.rules.members_max.unwrap_or(usize::MAX)
     }
 
-    /// Members that stay, and as many newcomers as there is room for. At least one member of the view in force
-    /// stays: the last one leaves in a later plan, when another worker holds what it holds.
-    fn planned_members(&self) -> Vec<WorkerId> {
-        let leaves = |who: &WorkerId| self.roster.get(who).is_none_or(|member| member.leaves);
-        let mut stay: Vec<_> =
-            self.in_force.members.iter().copied().filter(|who| !leaves(who)).collect();
-        if stay.is_empty() {
-            stay.extend(self.in_force.members.first());
-        }
-        let newcomers = self.roster.keys().filter(|who| !self.in_force.has(**who) && !leaves(who));
-        let room = self.members_max().saturating_sub(stay.len());
-        stay.extend(newcomers.take(room));
-        stay.sort_unstable();
-        stay
-    }
-
-    /// The members of the next view. An asynchronous worker that wants to leave is a member until it may: a view without
-    /// it that is never decided would be wanted forever.
-    fn next_members(&self) -> Vec<WorkerId> {
-        if self.rules.coordination == Coordination::Synchronous {
-            return self.planned_members();
-        }
-        let mut members = self.living(&self.in_force);
-        let newcomers = self.roster.keys().filter(|who| !self.in_force.has(**who));
-        let room = self.members_max().saturating_sub(members.len());
-        members.extend(newcomers.take(room));
-        members.sort_unstable();
-        members
-    }
-
-    fn plan(&mut self, output: &mut Output) {
-        if !self.wants_plan() {
-            return;
-        }
-        if self.rules.coordination != Coordination::Synchronous {
-            if let Some(who) = self.free_to_leave() {
-                self.let_go(who, output);
-            }
-            if self.next_members() != self.in_force.members {
-                self.view_at_once(&[], output);
-            }
-            return self.answer_leases(output);
-        }
-        let members = self.planned_members();
-        let view = self.next_view(members);
-        self.plan = Some(Plan { view: view.clone(), settled: BTreeSet::new() });
-        for to in self.roster.keys().copied().collect::<Vec<_>>() {
-            if self.in_force.has(to) || view.has(to) {
-                self.order(to, Order::Plan { view: view.clone() }, output);
-            }
-        }
-    }
-
-    fn lose(&mut self, workers: &[WorkerId], why: Why, output: &mut Output) {
-        let lost: Vec<WorkerId> =
-            workers.iter().copied().filter(|who| self.is_enrolled(*who)).collect();
-        if lost.is_empty() {
-            return;
-        }
-        let names: Vec<String> = lost.iter().map(WorkerId::to_string).collect();
-        let reason = match names.as_slice() {
-            [name] => format!("worker {name} was {why}"),
-            _ => format!("workers {} were {why}", names.join(", ")),
-        };
-        for &who in &lost {
-            self.roster.remove(&who);
-            self.sessions.remove(&who);
-            let spans = self.leases.forget(who);
-            output.records.push(Record::Freed { who, spans });
-            let order = Order::PutOut { why: why.to_string(), banned: why == Why::Banned };
-            output.orders.push(Addressed { to: who, number: 0, order });
-        }
-        if self.over || self.number == 0 {
-            self.leaving.retain(|who| !lost.contains(who));
-            return;
-        }
-        match self.rules.coordination {
-            Coordination::Synchronous => self.loss_view(&lost, reason, output),
-            _ => self.lose_asynchronous(&lost, reason, output),
-        }
-        self.answer_leases(output);
-    }
-
-    /// The view after a loss: the living members of the view in force, leavers included. A plan is void with it.
-    fn loss_view(&mut self, lost: &[WorkerId], reason: String, output: &mut Output) {
-        if !lost.iter().any(|who| self.takes_part(*who)) {
-            return;
-        }
-        let mut members = self.living(&self.in_force);
-        if members.is_empty()
-            && let Some(plan) = &self.plan
-        {
-            // Newcomers that have boarded hold everything that the lost members held.
-            members = self.living(&plan.view);
-            members.retain(|who| plan.settled.contains(who));
-        }
-        if members.is_empty() {
-            return self.start_over(reason, output);
-        }
-        for member in &members {
-            self.roster.entry(*member).or_default().holds = true;
-        }
-        let view = self.next_view(members);
-        self.enforce(view.clone(), reason, output);
-        let lost = Arc::new(lost.to_vec());
-        // Newcomers of a plan that is void must know, too.
-        for to in self.roster.keys().copied().collect::<Vec<_>>() {
-            self.order(to, Order::View { view: view.clone(), lost: lost.clone() }, output);
-        }
-        self.over_if_finished(output);
-    }
-
-    fn living(&self, view: &View) -> Vec<WorkerId> {
-        view.members.iter().copied().filter(|who| self.roster.contains_key(who)).collect()
-    }
-
-    /// No replica is left that holds what counts as done: what the newest snapshot lacks must be learned again.
-    fn start_over(&mut self, reason: String, output: &mut Output) {
-        self.restarts += 1;
-        self.handing_over = false;
-        let done = self.saved.as_ref().map_or(&self.done_before, |saved| &saved.done);
-        self.leases.restored(done.clone());
-        self.roster.values_mut().for_each(|member| member.holds = false);
-        let view = self.next_view(vec![]);
-        self.enforce(view, reason, output);
-        output.records.push(Record::StartedOver);
-        if let Some(Saved { round, version, done }) = self.saved.clone() {
-            output.records.push(Record::Resumed {
-                round,
-                version,
-                spans: done,
-                loss_first: None,
-                loss_last: None,
-                samples_total: None,
-                past: None,
-            });
-        }
-        if self.rules.coordination != Coordination::Synchronous {
-            // One of them may just have adopted a replica of a worker that is lost: it must not begin with that.
-            for who in std::mem::take(&mut self.roster).into_keys() {
-                let why = "every replica was lost: all begin anew".to_owned();
-                self.sessions.remove(&who);
-                let _ = self.leases.forget(who);
-                let order = Order::PutOut { why, banned: false };
-                output.orders.push(Addressed { to: who, number: 0, order });
-            }
-        }
-        if self.restarts > self.rules.restarts_max {
-            let restarts = self.restarts;
-            output.records.push(Record::GaveUp { restarts });
-            return self.end(output);
-        }
-        self.start_if_possible(output);
-    }
-
-    fn lose_asynchronous(&mut self, lost: &[WorkerId], reason: String, output: &mut Output) {
-        for who in lost.iter().filter(|who| self.leaving.contains(who)).copied().collect::<Vec<_>>()
-        {
-            // It can no longer hand over what it had; members that wait for that must know.
-            self.leaving.remove(&who);
-        }
-        if !self.roster.values().any(|member| member.holds) {
-            return self.start_over(reason, output);
-        }
-        self.announce(lost, reason, output);
-    }
-
-    /// Asynchronous workers: everyone on the roster is a member at once.
-    fn view_at_once(&mut self, lost: &[WorkerId], output: &mut Output) {
-        let is_new = |who: &&WorkerId| !self.in_force.has(**who);
-        let names = |all: Vec<String>| all.join(", ");
-        let joined = names(self.roster.keys().filter(is_new).map(WorkerId::to_string).collect());
-        let gone = self.in_force.members.iter().filter(|who| !self.roster.contains_key(who));
-        let left = names(gone.map(WorkerId::to_string).collect());
-        self.announce(lost, change(&joined, &left), output);
-    }
-
-    fn announce(&mut self, lost: &[WorkerId], reason: String, output: &mut Output) {
-        let before = self.in_force.members.first().copied();
-        let members = self.next_members();
-        let view = self.next_view(members);
-        let is_new_server = before != view.members.first().copied();
-        if self.rules.coordination == (Coordination::Centered { applies_samples: true })
-            && is_new_server
-        {
-            self.leases.center_lost();
-        }
-        self.enforce(view.clone(), reason, output);
-        let lost = Arc::new(lost.to_vec());
-        let told: Vec<_> = view.members.iter().chain(&self.leaving).copied().collect();
-        for to in told {
-            self.order(to, Order::View { view: view.clone(), lost: lost.clone() }, output);
-        }
-        let is_centered = matches!(self.rules.coordination, Coordination::Centered { .. });
-        self.handing_over |= is_centered && is_new_server;
-        if !self.handing_over {
-            self.release(output);
-        }
-        self.over_if_finished(output);
-    }
-
-    /// Workers that said goodbye owe nothing any more.
-    fn release(&mut self, output: &mut Output) {
-        for who in std::mem::take(&mut self.leaving) {
-            self.order(who, Order::Released, output);
-        }
-    }
-
-    /// An asynchronous worker that may leave now: another one holds a replica.
-    fn free_to_leave(&self) -> Option<WorkerId> {
-        let holders = self.roster.values().filter(|member| member.holds).count();
-        let leaves =
-            |(_, member): &(&WorkerId, &Member)| member.leaves && (holders > 1 || !member.holds);
-        self.roster.iter().find(leaves).map(|(who, _)| *who)
-    }
-
-    fn let_go(&mut self, who: WorkerId, output: &mut Output) {
-        self.roster.remove(&who);
-        self.leaving.insert(who);
-        let spans = self.leases.forget(who);
-        if !spans.is_empty() {
-            output.records.push(Record::Freed { who, spans });
-        }
-    }
-
     fn hear(&mut self, from: WorkerId, number: u64, word: &Word, output: &mut Output) {
         if number > 0
             && let Some(session) = self.sessions.get_mut(&from)
@@ -573,36 +350,6 @@ impl State {
         self.release(output);
     }
 
-    fn settled(&mut self, from: WorkerId, view: u64, output: &mut Output) {
-        if self.rules.coordination != Coordination::Synchronous {
-            if let Some(member) = self.roster.get_mut(&from) {
-                member.holds = true;
-            }
-            return;
-        }
-        let Some(plan) = self.plan.as_mut().filter(|plan| plan.view.number == view) else { return };
-        if plan.view.has(from) {
-            plan.settled.insert(from);
-        }
-        if plan.settled.len() < plan.view.members.len() {
-            return;
-        }
-        let (before, view) = (self.in_force.clone(), plan.view.clone());
-        let names = |all: Vec<String>| all.join(", ");
-        let joined = view.members.iter().filter(|who| !before.has(**who));
-        let joined = names(joined.map(WorkerId::to_string).collect());
-        let left: Vec<_> = before.members.iter().filter(|who| !view.has(**who)).copied().collect();
-        let left_names = names(left.iter().map(WorkerId::to_string).collect());
-        for member in &view.members {
-            self.roster.entry(*member).or_default().holds = true;
-        }
-        self.enforce(view.clone(), change(&joined, &left_names), output);
-        for to in view.members.iter().chain(&left).copied().collect::<Vec<_>>() {
-            self.order(to, Order::Go { view: view.number }, output);
-        }
-        self.roster.retain(|who, _| !left.contains(who));
-    }
-
     fn finished(&mut self, from: WorkerId, output: &mut Output) {
         let applies = self.rules.coordination == (Coordination::Centered { applies_samples: true });
         if applies && !self.leases.is_done() {
@@ -661,14 +408,4 @@ fn all_leases(rules: &Rules, done_before: &Spans) -> Leases {
     let mut leases = Leases::new(rules.samples_total, has_center);
     leases.restored(done_before.clone());
     leases
-}
-
-/// Says why members change.
-fn change(joined: &str, left: &str) -> String {
-    let plural = |names: &str| if names.contains(',') { "workers" } else { "worker" };
-    match (joined.is_empty(), left.is_empty()) {
-        (false, true) => format!("{} {joined} joined", plural(joined)),
-        (true, false) => format!("{} {left} left", plural(left)),
-        _ => format!("{} {joined} joined, {} {left} left", plural(joined), plural(left)),
-    }
 }

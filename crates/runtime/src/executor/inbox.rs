@@ -117,6 +117,8 @@ impl Inbox {
             Letter::Message { to: Mailbox::Worker, message } => {
                 self.messages.push_back((from, message));
             }
+            // For the worker's cluster.
+            Letter::Part { .. } => {}
             Letter::Message { to: Mailbox::Server, .. }
             | Letter::Gradient { .. }
             | Letter::Idle

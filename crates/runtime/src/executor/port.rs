@@ -183,13 +183,12 @@ impl Port {
     }
 
     pub fn evaluate(&self, samples: u64, ends_epoch: bool, of: Vec<WorkerId>, shelf: Shelf) {
-        self.submit(Action::Evaluate { samples, ends_epoch, parts: 1, of, shelf });
+        self.submit(Action::Evaluate { samples, ends_epoch, of, shelf });
     }
 
-    /// Asks that the mean of the published replicas of this worker and of `parts - 1` others be evaluated.
-    pub fn evaluate_part(&self, samples: u64, parts: usize) {
-        let (of, shelf) = (vec![self.worker], Shelf::Replica);
-        self.submit(Action::Evaluate { samples, ends_epoch: false, parts, of, shelf });
+    /// Asks that the mean of the published replicas of the members `with`, this worker among them, be evaluated.
+    pub fn evaluate_part(&self, samples: u64, with: Vec<WorkerId>) {
+        self.submit(Action::EvaluatePart { samples, with });
     }
 
     pub fn tell(&self, word: Word) {

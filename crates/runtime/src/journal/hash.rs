@@ -21,7 +21,7 @@ impl JournalHash {
 
     pub fn add(&mut self, line: &Line) {
         // How often a run is evaluated is no part of it.
-        if let Record::Validated { .. } = line.record {
+        if let Record::Validated { .. } | Record::Fetched { .. } = line.record {
             return;
         }
         self.time(line.at);
@@ -114,6 +114,7 @@ impl JournalHash {
             | Record::Validated { samples, loss, accuracy } => {
                 self.numbers(&[*samples, loss.to_bits(), accuracy.to_bits()]);
             }
+            Record::Fetched { samples, bytes } => self.numbers(&[*samples, *bytes]),
             Record::Finished { who, rounds, fingerprint } => {
                 self.worker(*who);
                 self.numbers(&[*rounds, *fingerprint]);
@@ -215,6 +216,7 @@ fn tag(record: &Record) -> u8 {
         Record::Restarted => 26,
         Record::Interrupted { .. } => 27,
         Record::Validated { .. } => 28,
+        Record::Fetched { .. } => 29,
     }
 }
 

@@ -222,6 +222,11 @@ pub enum Record {
         #[serde(deserialize_with = "number")]
         accuracy: f64,
     },
+    /// Replicas of other members were read, so that their mean is evaluated: their bytes. No part of the journal's hash, either.
+    Fetched {
+        samples: u64,
+        bytes: u64,
+    },
     /// Every member has told the coordinator that it has finished.
     Over,
     /// A worker was told that the job is over; its replica's fingerprint.
@@ -346,6 +351,7 @@ impl Record {
             | Record::Restarted
             | Record::Scored { .. }
             | Record::Validated { .. }
+            | Record::Fetched { .. }
             | Record::Over
             | Record::Resumed { .. }
             | Record::Thinned { .. } => None,

@@ -14,6 +14,8 @@ pub struct Past {
     #[serde(with = "seconds")]
     pub time: Duration,
     pub bytes_sent: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bytes_evaluated: u64,
     /// Samples in all gradients that were computed.
     pub samples_computed: u64,
     /// The fewest samples of one entry of `losses`.
@@ -51,6 +53,10 @@ pub struct PastScore {
     pub loss: f64,
     #[serde(deserialize_with = "number")]
     pub accuracy: f64,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// A longer history is thinned: neighboring losses are merged, and every other score is dropped.

@@ -1,6 +1,7 @@
 //! Letters, which are one-way messages outside any exchange; the state they carry; and values that peers read.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_learn::Vector;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,15 @@ pub enum Letter {
     Handover { center: Published },
     /// From a strategy to the same strategy of another worker; the runtime does not look inside.
     Message { to: Mailbox, message: Message },
+    /// To the member that evaluates: the sender's replica, as it was at `at`, after `samples` samples of the job. The mean of those
+    /// of `parts` members is evaluated. No task reads it: clusters whose members share no memory send and take it themselves.
+    Part {
+        samples: u64,
+        parts: usize,
+        at: Duration,
+        #[serde(skip)]
+        replica: Arc<Vector>,
+    },
 }
 
 /// Which task of a worker receives a message.
@@ -177,6 +187,7 @@ impl Letter {
             | Letter::Result { .. }
             | Letter::Center { .. }
             | Letter::Handover { .. }
+            | Letter::Part { .. }
             | Letter::Message { to: Mailbox::Worker, .. } => None,
         }
     }
@@ -188,7 +199,10 @@ impl Letter {
                 true
             }
             Letter::Message { to, .. } => *to == Mailbox::Server,
-            Letter::SharedState { .. } | Letter::Result { .. } | Letter::Center { .. } => false,
+            Letter::SharedState { .. }
+            | Letter::Result { .. }
+            | Letter::Center { .. }
+            | Letter::Part { .. } => false,
         }
     }
 
@@ -207,6 +221,7 @@ impl Letter {
                 Letter::Idle | Letter::Newcomer => 0,
                 Letter::Handover { center } => center.bytes(),
                 Letter::Message { message, .. } => message.bytes(),
+                Letter::Part { replica, .. } => 4 * replica.len() as u64,
             }
     }
 }
@@ -225,7 +240,9 @@ impl Framed for Letter {
         match self {
             Letter::SharedState { state, .. } => state.frames(),
             Letter::Result { sum, .. } => sum.frames(),
-            Letter::Center { params, .. } => vec![Frame::Floats(params)],
+            Letter::Center { params, .. } | Letter::Part { replica: params, .. } => {
+                vec![Frame::Floats(params)]
+            }
             Letter::Gradient { .. } | Letter::Idle | Letter::Newcomer => vec![],
             Letter::Handover { center } => center.frames(),
             Letter::Message { message, .. } => {
@@ -238,7 +255,7 @@ impl Framed for Letter {
         match self {
             Letter::SharedState { state, .. } => Arc::make_mut(state).fill(frames),
             Letter::Result { sum, .. } => Arc::make_mut(sum).fill(frames),
-            Letter::Center { params, .. } => {
+            Letter::Center { params, .. } | Letter::Part { replica: params, .. } => {
                 let [vector] = exactly(frames)?;
                 *params = Arc::new(vector);
                 Ok(())
@@ -354,6 +371,12 @@ mod tests {
             Letter::Handover { center: published.clone() },
             Letter::Handover { center: Published { optimizer: theirs, ..published } },
             Letter::Message { to: Mailbox::Server, message },
+            Letter::Part {
+                samples: 9,
+                parts: 3,
+                at: Duration::from_millis(40),
+                replica: vector(6.0),
+            },
         ]
     }
 
@@ -406,7 +429,9 @@ mod tests {
                 // The number of these is not fixed by the head.
                 Letter::Message { .. } => continue,
                 Letter::Idle | Letter::Newcomer => (None, Some(vec![floats()])),
-                Letter::Center { .. } => (Some(vec![]), Some(vec![floats(), floats()])),
+                Letter::Center { .. } | Letter::Part { .. } => {
+                    (Some(vec![]), Some(vec![floats(), floats()]))
+                }
                 _ => (Some(vec![]), None),
             };
             for frames in [too_few, too_many].into_iter().flatten() {

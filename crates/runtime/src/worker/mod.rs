@@ -400,7 +400,7 @@ impl Worker {
                 let some = some_evenly(self.members());
                 if some.contains(&self.id) {
                     self.publish().await;
-                    self.port.evaluate_part(samples, some.len());
+                    self.port.evaluate_part(samples, some);
                 }
             }
             // Peers read what a worker has published, so that publishing more would change what they learn.

@@ -1,7 +1,9 @@
 use paceline_runtime::Spans;
 
 use super::*;
-use crate::testing::{began, is_well_formed, line, read_all, two_workers, view};
+use crate::testing::{
+    assert_fits_a_phone, began, is_well_formed, line, read_all, two_workers, view,
+};
 
 fn html(lines: &[Line]) -> String {
     let mut report = Report::default();
@@ -50,6 +52,18 @@ fn a_page_has_a_panel_for_everything_recorded() {
     for title in ["Members over time", "Staleness", "Period", "class=\"remark\""] {
         assert!(!html.contains(title), "unexpected {title} in {html}");
     }
+}
+
+#[test]
+fn a_page_fits_a_phone() {
+    let mut report = Report::default();
+    read_all(&mut report, &two_workers(50));
+    let long = "word ".repeat(60) + &"x".repeat(300);
+    let about = vec![("command".to_owned(), long.clone())];
+    let remarks = vec![long.clone()];
+    let facts = Facts { title: long, about, remarks, ..Facts::default() };
+
+    assert_fits_a_phone(&report.html(&facts));
 }
 
 #[test]
