@@ -43,8 +43,8 @@ const start = (name, args) => {
   started.push(child);
   return child;
 };
-// Slept paces would hide that this machine is shared: the job is small, and long enough to be watched.
-const coordinator = () => start("coordinator", ["coordinate", "--workers", "2:4", "--strategy", "ssgd", "--patience", "3", "--epochs", "20000",
+// A worker that is stopped hangs for long enough to be seen, before it is put out.
+const coordinator = () => start("coordinator", ["coordinate", "--workers", "2:4", "--strategy", "ssgd", "--patience", "8", "--epochs", "20000",
   "--listen", `127.0.0.1:${port}`, "--state", state, "--page", String(pagePort), "--checkpoint-minutes", "60", "--no-report"]);
 let joined = 0;
 const worker = () => start(`worker-${joined++}`, ["join", `127.0.0.1:${port}`, "--token-file", join(state, "token")]);
@@ -116,7 +116,7 @@ try {
     await page.click(button);
     if (await page.isVisible("#ask")) {
       if (given && await page.isVisible("#token")) await page.fill("#token", given);
-      await page.click("#yes");
+      await page.click("#choices button");
     }
     await wait("an answer", () => page.isVisible("#said"));
     return text("said");
@@ -129,8 +129,8 @@ try {
   await shows("tiles", "since the checkpoint");
   claim(!page.url().includes(token) && !(await page.content()).includes(token), "the token is in no address and in no page");
   const victim = await page.evaluate(() => [...document.querySelectorAll("#workers tr:not(.gone)")].at(-1).dataset.worker);
-  await page.click(`tr[data-worker="${victim}"] button:first-of-type`);
-  await page.click("#yes");
+  await page.click(`tr[data-worker="${victim}"] button`);
+  await page.click("text=Put out");
   await wait("it is put out", async () => ["put out", "lost"].includes(await stateOf(victim)));
   await wait("it has joined again", async () => await members() === 4);
   claim((await text("events")).includes("put out by the user"), "the page puts out a worker, which joins again");

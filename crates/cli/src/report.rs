@@ -38,9 +38,10 @@ const EXAMPLES: &str = "\
 Examples:
   paceline simulate spot --journal run.jsonl && paceline report run.jsonl
   paceline report run.jsonl --out spot.html
-  paceline report run1/journal.jsonl --trace trace.json --tensorboard runs/run1
+  paceline report run.jsonl --trace trace.json --tensorboard runs/spot
 
-A journal that ends early, for example because the run was killed, is drawn up to its end.";
+A journal that ends early, for example because the run was killed, is drawn up to its end. The journal of
+a coordinator is journal.jsonl in its state folder.";
 
 impl Report {
     pub fn run(&self) -> CliResult {

@@ -69,6 +69,11 @@ impl Status {
                     (phase, is_lost) = (snapshot.phase, false);
                     self.show(&snapshot)?;
                 }
+                // Its last state may have come and gone between two looks.
+                Err(_) if phase == Phase::Stopping => {
+                    say("the run has ended");
+                    return Ok(());
+                }
                 // A coordinator that is started again answers again.
                 Err(error) => {
                     if !std::mem::replace(&mut is_lost, true) {
@@ -103,6 +108,8 @@ fn fetch(page: &str) -> Result<Snapshot, StatusError> {
     let unreachable = |source: io::Error| match source.kind() {
         ErrorKind::ConnectionRefused => StatusError::Nobody(name()),
         ErrorKind::TimedOut | ErrorKind::WouldBlock => StatusError::Silent(name()),
+        // It hangs up on what it does not understand.
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => StatusError::NoPage(name()),
         _ => StatusError::Unreachable { page: name(), source },
     };
     let addresses = match page.to_socket_addrs() {

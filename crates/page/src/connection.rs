@@ -74,3 +74,34 @@ impl AsyncWrite for Connection {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_takes_nothing_is_given_up() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let error = runtime.expect("a runtime can be made").block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+            let address = listener.local_addr().expect("it is bound");
+            let reader = TcpStream::connect(address).await.expect("it listens");
+            let (stream, _) = listener.accept().await.expect("somebody connects");
+            let mut connection = Connection::new(stream);
+            connection.stalled_max = Duration::from_millis(50);
+            let error = loop {
+                // What the system keeps for the reader is full at some time.
+                if let Err(error) = connection.write_all(&[0; 1 << 16]).await {
+                    break error;
+                }
+            };
+            drop(reader);
+            error
+        });
+
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}

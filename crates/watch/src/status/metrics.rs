@@ -112,71 +112,70 @@ fn of_membership(text: &mut Text, it: &Snapshot) {
 }
 
 fn members(snapshot: &Snapshot) -> usize {
-    use super::State::{Computing, Exchanging, Hanging, Waiting};
-    let takes_part = |it: &&Worker| matches!(it.state, Computing | Waiting | Exchanging | Hanging);
+    use super::State::{Exchanging, Hanging, Waiting, Working};
+    let takes_part = |it: &&Worker| matches!(it.state, Working | Waiting | Exchanging | Hanging);
     snapshot.workers.iter().filter(takes_part).count()
 }
 
 type Of = (&'static str, &'static str, &'static str, fn(&Worker) -> Option<f64>);
 
+/// What is measured of each worker.
+const OF_WORKERS: [Of; 10] = [
+    (
+        "paceline_worker_samples_computed_total",
+        "counter",
+        "Samples in the gradients of a worker.",
+        |it| Some(it.samples as f64),
+    ),
+    (
+        "paceline_worker_compute_seconds_total",
+        "counter",
+        "How long a worker has computed gradients.",
+        |it| Some(it.compute_seconds),
+    ),
+    (
+        "paceline_worker_waited_seconds_total",
+        "counter",
+        "How long a worker has waited for others.",
+        |it| Some(it.waited_seconds),
+    ),
+    (
+        "paceline_worker_waited_for_seconds_total",
+        "counter",
+        "How long others have waited for a worker, added up.",
+        |it| Some(it.waited_for_seconds),
+    ),
+    (
+        "paceline_worker_sent_bytes_total",
+        "counter",
+        "Bytes that a worker has sent to others.",
+        |it| Some(it.bytes_sent as f64),
+    ),
+    (
+        "paceline_worker_samples_per_second",
+        "gauge",
+        "The speed of a worker while it computes, lately.",
+        |it| it.samples_per_second,
+    ),
+    ("paceline_worker_share_ratio", "gauge", "A worker's part of the samples, lately.", |it| {
+        Some(it.share)
+    }),
+    (
+        "paceline_worker_busy_ratio",
+        "gauge",
+        "The part of its time that a worker computes, lately.",
+        |it| Some(it.busy),
+    ),
+    ("paceline_worker_rounds_behind", "gauge", "How many rounds a worker is behind.", |it| {
+        Some(it.rounds_behind as f64)
+    }),
+    ("paceline_worker_silent_seconds", "gauge", "Since a worker last gave a sign of life.", |it| {
+        Some(it.silent_seconds)
+    }),
+];
+
 fn of_workers(text: &mut Text, workers: &[Worker]) {
-    let families: [Of; 10] = [
-        (
-            "paceline_worker_samples_computed_total",
-            "counter",
-            "Samples in the gradients of a worker.",
-            |it| Some(it.samples as f64),
-        ),
-        (
-            "paceline_worker_compute_seconds_total",
-            "counter",
-            "How long a worker has computed gradients.",
-            |it| Some(it.compute_seconds),
-        ),
-        (
-            "paceline_worker_waited_seconds_total",
-            "counter",
-            "How long a worker has waited for others.",
-            |it| Some(it.waited_seconds),
-        ),
-        (
-            "paceline_worker_waited_for_seconds_total",
-            "counter",
-            "How long others have waited for a worker, added up.",
-            |it| Some(it.waited_for_seconds),
-        ),
-        (
-            "paceline_worker_sent_bytes_total",
-            "counter",
-            "Bytes that a worker has sent to others.",
-            |it| Some(it.bytes_sent as f64),
-        ),
-        (
-            "paceline_worker_samples_per_second",
-            "gauge",
-            "The speed of a worker while it computes, lately.",
-            |it| it.samples_per_second,
-        ),
-        ("paceline_worker_share_ratio", "gauge", "A worker's part of the samples, lately.", |it| {
-            Some(it.share)
-        }),
-        (
-            "paceline_worker_busy_ratio",
-            "gauge",
-            "The part of its time that a worker computes, lately.",
-            |it| Some(it.busy),
-        ),
-        ("paceline_worker_rounds_behind", "gauge", "How many rounds a worker is behind.", |it| {
-            Some(it.rounds_behind as f64)
-        }),
-        (
-            "paceline_worker_silent_seconds",
-            "gauge",
-            "Since a worker last gave a sign of life.",
-            |it| Some(it.silent_seconds),
-        ),
-    ];
-    for (name, kind, help, value) in families {
+    for (name, kind, help, value) in OF_WORKERS {
         text.family(name, kind, help);
         for worker in workers.iter().filter(|worker| !worker.state.is_gone()) {
             if let Some(value) = value(worker) {

@@ -265,7 +265,8 @@ impl Status {
         if !self.members.view.contains(&who) {
             return (State::Joining, member.since);
         }
-        if let Some(since) = underway.waiting.get(&who) {
+        let waits = underway.waiting.get(&who);
+        if let Some(since) = waits.filter(|since| now.saturating_sub(**since) >= WAIT_SHOWN) {
             let state =
                 if underway.missing.is_empty() { State::Exchanging } else { State::Waiting };
             return (state, *since);
@@ -277,8 +278,10 @@ impl Status {
         };
         let patience = HANGS_MIN.max(HANGS_ROUNDS * member.round_usual);
         let is_silent = now.saturating_sub(member.heard) > patience;
-        let state = if is_awaited && is_silent { State::Hanging } else { State::Computing };
-        (state, member.heard)
+        match is_awaited && is_silent {
+            true => (State::Hanging, member.heard),
+            false => (State::Working, member.since),
+        }
     }
 }
 

@@ -70,7 +70,7 @@ pub struct Curves {
 pub struct Worker {
     pub id: u32,
     pub state: State,
-    /// How long it has been in this state, as far as that is known.
+    /// How long it has been in this state; of one that works, how long it has been a member.
     pub state_seconds: f64,
     /// Its address, if the cluster knows one.
     pub address: Option<String>,
@@ -100,10 +100,11 @@ pub struct Worker {
 pub enum State {
     /// It has started and is in no view yet.
     Joining,
-    Computing,
-    /// It has entered an exchange that others have not entered yet.
+    /// It computes and exchanges; shorter waits are part of every round.
+    Working,
+    /// It has waited for others for a while, in an exchange that they have not entered.
     Waiting,
-    /// All have entered the exchange.
+    /// All have entered an exchange, which has taken a while since.
     Exchanging,
     /// Nothing was heard of it for much longer than usual.
     Hanging,
@@ -122,7 +123,7 @@ impl State {
     pub fn name(self) -> &'static str {
         match self {
             State::Joining => "joining",
-            State::Computing => "computing",
+            State::Working => "working",
             State::Waiting => "waiting",
             State::Exchanging => "exchanging",
             State::Hanging => "hanging",

@@ -140,8 +140,8 @@ fn a_loss_says_why_and_how_long_training_stood_still() {
     let Counts { joined, lost, recovered, recovery_seconds, .. } = it.counts;
     assert_eq!((joined, lost, recovered, recovery_seconds), (4, 1, 1, 3.5));
     let states: Vec<_> = it.workers.iter().map(|it| (it.id, it.state)).collect();
-    let computing = State::Computing;
-    assert_eq!(states, [(0, computing), (1, computing), (3, computing), (2, State::Lost)]);
+    let working = State::Working;
+    assert_eq!(states, [(0, working), (1, working), (3, working), (2, State::Lost)]);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn the_terminal_shows_the_three_answers_and_every_worker() {
     assert!(text.starts_with("any: training\nepoch 4.0 of 10 (40 %), loss "), "{text}");
     assert!(text.contains("!  Worker 1 is slow"), "{text}");
     assert!(text.contains("   No worker hangs."), "{text}");
-    assert!(text.contains("\n     1  computing"), "{text}");
+    assert!(text.contains("\n     1  working"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
 }
 

@@ -124,7 +124,7 @@ impl Grounds<'_> {
         let takes_part = |worker: &&Worker| {
             matches!(
                 worker.state,
-                State::Computing | State::Waiting | State::Exchanging | State::Hanging
+                State::Working | State::Waiting | State::Exchanging | State::Hanging
             )
         };
         self.workers.iter().filter(takes_part)
