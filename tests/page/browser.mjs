@@ -130,7 +130,7 @@ try {
   claim(!page.url().includes(token) && !(await page.content()).includes(token), "the token is in no address and in no page");
   const victim = await page.evaluate(() => [...document.querySelectorAll("#workers tr:not(.gone)")].at(-1).dataset.worker);
   await page.click(`tr[data-worker="${victim}"] button`);
-  await page.click("text=Put out");
+  await page.click("#choices button:has-text(\"Put out\")");
   await wait("it is put out", async () => ["put out", "lost"].includes(await stateOf(victim)));
   await wait("it has joined again", async () => await members() === 4);
   claim((await text("events")).includes("put out by the user"), "the page puts out a worker, which joins again");
