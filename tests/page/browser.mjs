@@ -32,7 +32,7 @@ const claim = (isSo, what) => {
 };
 
 mkdirSync(folder, { recursive: true });
-const state = join(folder, "state");
+const state = join(folder, "run1");
 const [port, pagePort] = [await freePort(), await freePort()];
 const pageAt = `http://127.0.0.1:${pagePort}/`;
 const started = [];
@@ -44,8 +44,8 @@ const start = (name, args) => {
   return child;
 };
 // A worker that is stopped hangs for long enough to be seen, before it is put out.
-const coordinator = () => start("coordinator", ["coordinate", "--workers", "2:4", "--strategy", "ssgd", "--patience", "8", "--epochs", "20000",
-  "--listen", `127.0.0.1:${port}`, "--state", state, "--page", String(pagePort), "--checkpoint-minutes", "60", "--no-report"]);
+const coordinator = () => start("coordinator", ["coordinate", "--workers", "2:4", "--strategy", "ssgd", "--patience", "8", "--epochs", "4000", "--learning-rate", "0.005",
+  "--listen", `127.0.0.1:${port}`, "--state", "run1", "--page", String(pagePort), "--checkpoint-minutes", "60", "--no-report"]);
 let joined = 0;
 const worker = () => start(`worker-${joined++}`, ["join", `127.0.0.1:${port}`, "--token-file", join(state, "token")]);
 
@@ -74,7 +74,7 @@ try {
   await shows("phase", "training");
   await wait("four members", async () => await members() === 4);
   await wait("a curve is drawn", () => page.evaluate(() => !!document.querySelector("#loss polyline")?.getAttribute("points").includes(" ")));
-  claim(/Epoch [\d.]+ of 20000/.test(await text("epochs")), "the page shows progress");
+  claim(/Epoch [\d.]+ of 4000/.test(await text("epochs")), "the page shows progress");
 
   // A worker dies, and another one comes.
   const killed = Date.now();

@@ -73,6 +73,29 @@ fn the_worker_that_the_others_wait_for_is_named_with_what_it_costs() {
     );
 }
 
+/// A worker learns the time when it joins, and may learn it late: by more than a round takes.
+#[test]
+fn who_is_slow_does_not_depend_on_how_well_clocks_agree() {
+    let mut lines = two_workers(20);
+    for line in &mut lines {
+        let is_late = line.record.worker() == Some(WorkerId(0));
+        let late = if is_late { milliseconds(70) } else { Duration::ZERO };
+        line.at += late;
+        match &mut line.record {
+            Record::Exchanged { entered, blocked, .. } => {
+                (*entered, *blocked) = (*entered + late, *blocked + late);
+            }
+            Record::Computed { since, .. } => *since += late,
+            _ => {}
+        }
+    }
+
+    let it = at(&status(&lines), 270);
+
+    assert!((it.workers[0].waited_seconds - 0.1).abs() < 1e-9, "{:?}", it.workers);
+    assert!(it.verdicts.slow.sentence.starts_with("Worker 1 is slow"), "{:?}", it.verdicts);
+}
+
 #[test]
 fn a_worker_that_does_not_enter_hangs_and_the_others_are_seen_to_wait() {
     let mut lines = two_workers(20);

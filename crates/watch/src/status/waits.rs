@@ -81,7 +81,9 @@ impl Waits {
         }
     }
 
-    /// When all members have ended an exchange, the last one to enter is the one that the others waited for.
+    /// When all members have ended an exchange, the last one to enter is the one that the others waited for. Clocks of machines
+    /// differ by more than a short round takes, so that only times of one worker are compared: an exchange ends for all at about
+    /// the same time, and the last one to enter is the one for which it was shortest.
     fn end(&mut self, name: (u64, u64), ended: Ended, members: &[WorkerId]) -> Vec<Waited> {
         let all = self.ended.entry(name).or_default();
         all.push(ended);
@@ -90,13 +92,15 @@ impl Waits {
             return vec![];
         }
         let all = self.ended.remove(&name).unwrap_or_default();
-        let Some(last) = all.iter().max_by_key(|ended| ended.entered).copied() else {
+        let length = |ended: &Ended| ended.at.saturating_sub(ended.entered);
+        let Some(last) = all.iter().min_by_key(|ended| length(ended)).copied() else {
             return vec![];
         };
+        let exchange = length(&last);
         let waited = |ended: &Ended| Waited {
             who: ended.who,
             whom: last.who,
-            time: last.entered.min(ended.at).saturating_sub(ended.blocked),
+            time: ended.at.saturating_sub(ended.blocked).saturating_sub(exchange),
         };
         all.iter().filter(|ended| ended.who != last.who).map(waited).collect()
     }
