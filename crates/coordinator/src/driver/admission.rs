@@ -50,7 +50,12 @@ impl Driver {
         match self.try_join(token.as_ref(), known, join) {
             Err(why) => drop(reply.send(Answer::Refused(why))),
             Ok(admitted) => {
-                let reply = move || drop(reply.send(Answer::Yes(admitted)));
+                // A newcomer sets its clock by the answer, which may have waited for the disk.
+                let clock = self.clock;
+                let reply = move || {
+                    let admitted = Admitted { now: clock.now(), ..admitted };
+                    drop(reply.send(Answer::Yes(admitted)));
+                };
                 self.after(After::Reply(Box::new(reply)));
             }
         }
