@@ -232,3 +232,42 @@ fn a_lost_rank_ends_the_job_which_resumes_on_fewer_ranks_and_on_threads() {
         (Some(samples), Some(4))
     );
 }
+
+/// The first rank serves the page; a stop from there is that of Ctrl-C.
+#[test]
+fn the_first_rank_shows_the_run_on_its_page() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpStream;
+
+    let mut command = mpirun(2);
+    command.arg(PROGRAM).args(["train", "--cluster", "mpi", "--strategy", "ssgd"]);
+    command.args(["--epochs", "100000", "--no-save", "--no-report", "--page", "0"]);
+    let mut run = command.spawn().expect("the launcher can be started");
+    let err = BufReader::new(run.stderr.take().expect("a pipe"));
+    let line = err.lines().map_while(Result::ok).find(|line| line.starts_with("Page: http://"));
+    let line = line.expect("the page is announced");
+    let at = line.trim_start_matches("Page: http://").split('/').next().expect("an address");
+    let token = line.rsplit(' ').next().expect("a token").trim_end_matches(')');
+    let ask = |request: &str| {
+        let mut stream = TcpStream::connect(at).expect("it listens");
+        let head = format!("Host: {at}\r\nAuthorization: Bearer {token}");
+        write!(stream, "{request} HTTP/1.1\r\n{head}\r\n\r\n").expect("it is taken");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    };
+
+    let since = Instant::now();
+    while !ask("GET /metrics").contains("\npaceline_members 2\n") {
+        assert!(since.elapsed() < Duration::from_secs(60), "both ranks take part");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (state, put_out, stopped) =
+        (ask("GET /status.json"), ask("POST /workers/1/put-out"), ask("POST /stop"));
+    let ended = run.wait().expect("it ends");
+
+    assert!(state.contains("\"place\":\"MPI ranks\""), "{state}");
+    assert!(put_out.starts_with("HTTP/1.1 501"), "{put_out}");
+    assert!(stopped.starts_with("HTTP/1.1 200"), "{stopped}");
+    assert!(!ended.success(), "a run that was stopped says so");
+}

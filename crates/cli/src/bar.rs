@@ -9,6 +9,7 @@ use paceline_runtime::WorkerId;
 use paceline_watch::table::{count, duration};
 
 use crate::counted::counted;
+use crate::log;
 use crate::output::say;
 
 /// The progress bar of one run with two lines below it. If stderr is not a terminal, prints a line from time to time.
@@ -60,7 +61,8 @@ const WAIT_MIN: f64 = 0.01;
 impl Bar {
     pub fn new(samples_total: u64, clock: Clock, is_wanted: bool) -> Bar {
         let template = "{wide_bar} {percent:>3} %, {eta} left\n{prefix}\n{msg}";
-        let bar = styled(samples_total, is_wanted, template);
+        // A bar among log lines would be none of them.
+        let bar = styled(samples_total, is_wanted && !log::is_on(), template);
         let printed = Printed { epoch: 0, when: Instant::now() };
         Bar { bar, is_wanted, clock, lines: 0, baseline: Baseline::default(), printed }
     }

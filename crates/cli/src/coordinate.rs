@@ -15,8 +15,10 @@ use crate::checkpoint::{CheckpointFlags, saving, say_how_to_resume};
 use crate::error::{CliError, CliResult, UsageError};
 use crate::flags::JobFlags;
 use crate::local_workers::{LocalWorkers, WORKERS_HERE_MAX};
+use crate::log::LogFlag;
 use crate::output::say;
 use crate::outputs::OutputFlags;
+use crate::page::{PageFlags, Watched};
 use crate::processes::{PATIENCE, seconds};
 use crate::readers::RunReaders;
 use crate::stop::Stop;
@@ -67,15 +69,21 @@ pub struct Coordinate {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    log: LogFlag,
+    #[command(flatten)]
     checkpoints: CheckpointFlags,
     #[command(flatten)]
     job: JobFlags,
     #[command(flatten)]
     outputs: OutputFlags,
+    #[command(flatten)]
+    page: PageFlags,
 }
 
 const CHECKPOINTS: &str = "Save checkpoints into this folder: periodically, when stopped, and at the end \
      [default: checkpoints in the state folder]";
+
+const PLACE: &str = "machines";
 
 const INSECURE: &str = "--insecure: anybody who reaches this port can join the job, read its data and change what it learns";
 
@@ -89,6 +97,7 @@ with the same command, it continues from its log; the workers train on meanwhile
 
 impl Coordinate {
     pub fn run(&self, recipes: &[Recipe]) -> CliResult {
+        self.log.begin();
         let checkpoint = self.checkpoints.resumed()?;
         let from = checkpoint.as_ref().map(|checkpoint| checkpoint.path.clone());
         let mut job = match &checkpoint {
@@ -108,16 +117,24 @@ impl Coordinate {
             say(INSECURE);
         }
         say(&coordinating.invitation());
+        let mut page = self.page.open(&Watched {
+            place: PLACE,
+            can_lose_members: true,
+            saving: saving.as_ref(),
+            stop: &stop,
+            token_file: Some(self.state.join("page-token")),
+        })?;
         let here = self.start_workers(coordinating.address())?;
         let Some(prepared) = coordinating.first_worker(&stop.requested)? else {
             let message = "stopped before a worker had joined".to_owned();
             return Err(CliError::Stopped { code: stop.code(), message });
         };
         let bar = Bar::new(prepared.plan.samples_total, Clock::Real, !self.json);
-        let mut readers = RunReaders::new(bar, outputs);
+        let mut readers = RunReaders::new(bar, outputs).shown_on(page.reader());
         let options = TrainOptions {
             stop: stop.requested.clone(),
             saving: saving.as_ref(),
+            requests: page.requests.take(),
             readers: vec![&mut readers],
             ..TrainOptions::default()
         };
@@ -129,7 +146,7 @@ impl Coordinate {
         if let Ok(result) = &ended {
             say_how_to_resume(&saved, result, prepared.plan.samples_total);
         }
-        let (place, json, stop) = ("machines", self.json, &stop);
+        let (place, json, stop) = (PLACE, self.json, &stop);
         let (speeds, saved_in): (&[f64], _) = (&[], saved.newest.as_deref());
         let context =
             ReportContext { job: &job, prepared: &prepared, place, json, stop, speeds, saved_in };
@@ -164,6 +181,7 @@ impl Coordinate {
         if self.insecure {
             arguments.push("--insecure".into());
         }
+        arguments.extend(self.log.argument().map(OsString::from));
         if let Some(folder) = self.job.data_dir() {
             arguments.extend(["--data-dir".into(), folder.into()]);
         }

@@ -1,6 +1,7 @@
 //! The errors of commands, and the exit codes they map to.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use paceline_job::{Error, Kernels};
@@ -89,6 +90,8 @@ pub enum UsageError {
     Speed,
     #[error("give a number of seconds, from 0.1 to 86400")]
     Patience,
+    #[error("give an address and a port, such as 127.0.0.1:8080, or a port alone")]
+    PageAddress,
     #[error("give a number of hours, above 0 and at most 100000")]
     Hours,
     #[error("give a number of seconds above 0, at most 60")]
@@ -172,6 +175,10 @@ pub enum CommandError {
     TensorBoardFile { path: PathBuf },
     #[error("cannot find this program's own file, which worker processes run: {0}")]
     Program(#[source] io::Error),
+    #[error("the page cannot listen on {address}: {source}; --page names another address or port")]
+    Page { address: SocketAddr, source: io::Error },
+    #[error("cannot keep the token of the page in {}: {source}", path.display())]
+    PageToken { path: PathBuf, source: io::Error },
     #[error("cannot start a worker process: {0}")]
     Worker(#[source] io::Error),
     #[error("cannot start {}: {source}", program.display())]

@@ -15,6 +15,7 @@ use paceline_job::processes::{JoinOptions, WorkerSignals, join};
 use crate::checkpoint::new_folder;
 use crate::error::{CliError, CliResult, CommandError, UsageError};
 use crate::local_workers::{LocalWorkers, WORKERS_HERE_MAX};
+use crate::log::LogFlag;
 use crate::output::say;
 use crate::stop::Stop;
 use crate::worker::signals;
@@ -47,6 +48,8 @@ pub struct Join {
     /// Start the command again when it fails
     #[arg(long, requires = "command")]
     restart: bool,
+    #[command(flatten)]
+    log: LogFlag,
     /// Leave when standard input ends.
     #[arg(long, hide = true)]
     held: bool,
@@ -78,6 +81,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 impl Join {
     pub fn run(&self, recipes: &[Recipe]) -> CliResult {
+        self.log.begin();
         let token = self.token()?.trim().parse().map_err(CliError::usage)?;
         if !self.command.is_empty() {
             return self.run_command(&format!("{token}"));
@@ -128,6 +132,7 @@ impl Join {
         if self.insecure {
             arguments.push("--insecure".into());
         }
+        arguments.extend(self.log.argument().map(OsString::from));
         let token = self.token.clone().map(|token| (TOKEN, token));
         let stop = Stop::on_signals(LEAVING)?;
         let mut workers = LocalWorkers::start(&arguments, token, count)?;

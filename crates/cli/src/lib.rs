@@ -15,9 +15,11 @@ mod files;
 mod flags;
 mod join;
 mod local_workers;
+mod log;
 mod mpi;
 mod output;
 mod outputs;
+mod page;
 mod place;
 mod predict;
 mod processes;
@@ -29,6 +31,7 @@ mod scenarios;
 mod simulate;
 mod sketch;
 mod speeds;
+mod status;
 mod stop;
 mod strategies;
 mod summary;
@@ -65,6 +68,7 @@ enum Command {
     Train(train::Train),
     Coordinate(coordinate::Coordinate),
     Join(join::Join),
+    Status(status::Status),
     Token(token::Token),
     Calibrate(calibrate::Calibrate),
     Evaluate(evaluate::Evaluate),
@@ -121,6 +125,7 @@ fn main_of(parsed: Result<Cli, clap::Error>, additional: Vec<Recipe>) -> ExitCod
         Command::Train(command) => command.run(&recipes),
         Command::Coordinate(command) => command.run(&recipes),
         Command::Join(command) => command.run(&recipes),
+        Command::Status(command) => command.run(),
         Command::Token(command) => command.run(),
         Command::Calibrate(command) => command.run(&recipes),
         Command::Evaluate(command) => command.run(),

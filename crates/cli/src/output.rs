@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::error::{CliError, CliResult, CommandError};
+use crate::log;
 
 /// Writes a result to stdout.
 pub fn print(text: &str) -> CliResult {
@@ -27,11 +28,17 @@ pub fn print_json(value: &impl Serialize) -> CliResult {
 
 /// Writes a message to stderr. If stderr is closed, the message is dropped.
 pub fn say(text: &str) {
+    if log::is_on() {
+        return log::message(text);
+    }
     let _ = writeln!(io::stderr().lock(), "{}", printable(text));
 }
 
 /// Reports an error that does not end the command.
 pub fn say_error(error: impl Display) {
+    if log::is_on() {
+        return log::failure(&error.to_string());
+    }
     let is_colored =
         io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     let (red, plain) = if is_colored { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };

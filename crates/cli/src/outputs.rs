@@ -133,6 +133,21 @@ impl Outputs {
         Outputs { name, report, journal, tensorboard, trace, recorded, open }
     }
 
+    /// TensorBoard scalars and a trace, of a journal with this name.
+    pub fn of_journal(
+        name: String,
+        tensorboard: Option<PathBuf>,
+        trace: Option<PathBuf>,
+    ) -> CliResult<Outputs> {
+        if let Some(path) = &trace {
+            check_writable("trace", path)?;
+        }
+        if let Some(folder) = &tensorboard {
+            check_folder(folder)?;
+        }
+        Ok(Outputs { name, tensorboard, trace, ..Outputs::none() })
+    }
+
     /// The same files, with a journal that continues the one of the run before.
     pub fn continuing(self, recorded: Option<Recorded>) -> Outputs {
         Outputs { recorded, ..self }

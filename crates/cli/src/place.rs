@@ -8,6 +8,8 @@ pub struct Place {
     pub name: &'static str,
     /// How many there are, if the flags do not say so.
     pub workers: Option<u32>,
+    /// Whether a worker can be put out.
+    pub can_lose_members: bool,
     pub train: TrainOn,
 }
 

@@ -1,11 +1,13 @@
 //! The readers of a running job's journal: totals, report, output files and progress bar.
 
 use paceline_job::run::totals::RunTotals;
+use paceline_page::PageReader;
 use paceline_runtime::{Line, Reader};
 use paceline_watch::Report;
 
 use crate::bar::Bar;
 use crate::error::CliError;
+use crate::log::LogReader;
 use crate::outputs::Outputs;
 
 pub struct RunReaders {
@@ -13,11 +15,18 @@ pub struct RunReaders {
     pub report: Report,
     pub outputs: Outputs,
     bar: Bar,
+    page: Option<PageReader>,
 }
 
 impl RunReaders {
     pub fn new(bar: Bar, outputs: Outputs) -> RunReaders {
-        RunReaders { totals: RunTotals::default(), report: Report::default(), outputs, bar }
+        let (totals, report) = (RunTotals::default(), Report::default());
+        RunReaders { totals, report, outputs, bar, page: None }
+    }
+
+    /// Also reads for the page, if there is one.
+    pub fn shown_on(self, page: Option<PageReader>) -> RunReaders {
+        RunReaders { page, ..self }
     }
 
     /// Clears the bar and closes the files; returns an error for each incomplete file.
@@ -33,5 +42,9 @@ impl Reader for RunReaders {
         self.report.read(line);
         self.outputs.read(line);
         self.bar.show(&self.totals);
+        LogReader.read(line);
+        if let Some(page) = &mut self.page {
+            page.read(line);
+        }
     }
 }

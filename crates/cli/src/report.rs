@@ -14,33 +14,44 @@ use paceline_watch::{Facts, Report as Page};
 use crate::error::{CliError, CliResult, UsageError};
 use crate::files::{check_distinct, check_format, check_writable, write};
 use crate::output::say;
-use crate::outputs::{HTML, REPORT};
+use crate::outputs::{HTML, Outputs, REPORT};
 use crate::summary::{journal_numbers, named};
 
 /// Draw a recorded journal as an HTML page
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Report {
-    /// A file that was written with `--journal`
+    /// A file that was written with `--journal`, or the journal.jsonl in a coordinator's state folder
     journal: PathBuf,
     /// Write the page to this file
     #[arg(long, value_name = "FILE.html", default_value = REPORT)]
     out: PathBuf,
+    /// Also write TensorBoard scalars into this folder
+    #[arg(long, value_name = "DIR")]
+    tensorboard: Option<PathBuf>,
+    /// Also write trace events for Perfetto to this file
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   paceline simulate spot --journal run.jsonl && paceline report run.jsonl
   paceline report run.jsonl --out spot.html
+  paceline report run.jsonl --trace trace.json --tensorboard runs/spot
 
-A journal that ends early, for example because the run was killed, is drawn up to its end.";
+A journal that ends early, for example because the run was killed, is drawn up to its end. The journal of
+a coordinator is journal.jsonl in its state folder.";
 
 impl Report {
     pub fn run(&self) -> CliResult {
         let read = [("the journal", self.journal.clone())];
-        check_distinct(&read, &[("--out", self.out.clone())])?;
+        let trace = self.trace.clone().map(|path| ("--trace", path));
+        let written: Vec<_> = [("--out", self.out.clone())].into_iter().chain(trace).collect();
+        check_distinct(&read, &written)?;
         check_format("--out", &self.out, HTML)?;
         check_writable("report", &self.out)?;
+        let mut others = self.others()?;
         let (mut totals, mut page) = (RunTotals::default(), Page::default());
         let mut facts = Facts::default();
         for (before, line) in journal_file::read(&self.journal).enumerate() {
@@ -57,6 +68,7 @@ impl Report {
                     facts.about.extend(job_facts(&line));
                     totals.read(&line);
                     page.read(&line);
+                    others.read(&line);
                 }
                 // Without its first line, a journal cannot be drawn.
                 Err(error) if facts.about.is_empty() => return Err(CliError::usage(error)),
@@ -83,11 +95,15 @@ impl Report {
         facts.waited_for = totals.waited_for;
         write("report", &self.out, &page.html(&facts))?;
         say(&format!("Report: {}", self.out.display()));
-        Ok(())
+        others.finish().into_iter().next().map_or(Ok(()), Err)
     }
-}
 
-impl Report {
+    /// The other files that are made from the journal.
+    fn others(&self) -> CliResult<Outputs> {
+        let name = self.journal.display().to_string();
+        Outputs::of_journal(name, self.tensorboard.clone(), self.trace.clone())
+    }
+
     fn has_more_lines_than(&self, count: usize) -> bool {
         let Ok(file) = File::open(&self.journal) else { return false };
         BufReader::new(file).split(b'\n').nth(count).is_some()

@@ -19,11 +19,13 @@ use crate::checkpoint::{CheckpointFlags, saving, say_how_to_resume, say_schedule
 use crate::error::UsageError;
 use crate::error::{CliError, CliResult};
 use crate::flags::JobFlags;
+use crate::log::LogFlag;
 use crate::mpi::ClusterFlags;
 #[cfg(feature = "mpi")]
 use crate::mpi::run_on_ranks;
 use crate::output::say;
 use crate::outputs::{OutputFlags, Outputs};
+use crate::page::{PageFlags, Watched};
 use crate::place::Place;
 use crate::processes::ProcessFlags;
 use crate::readers::RunReaders;
@@ -57,11 +59,15 @@ pub struct Train {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    log: LogFlag,
+    #[command(flatten)]
     checkpoints: CheckpointFlags,
     #[command(flatten)]
     job: JobFlags,
     #[command(flatten)]
     outputs: OutputFlags,
+    #[command(flatten)]
+    page: PageFlags,
 }
 
 const EXAMPLES: &str = "\
@@ -86,6 +92,7 @@ const STRATEGY: &str = "dbs";
 
 impl Train {
     pub fn run(&self, recipes: &[Recipe]) -> CliResult {
+        self.log.begin();
         if self.cluster.cluster.is_some() {
             #[cfg(feature = "mpi")]
             return run_on_ranks(&self.cluster, self.processes.patience, recipes, |place| {
@@ -99,6 +106,7 @@ impl Train {
             Some(processes) => Place {
                 name: "processes",
                 workers,
+                can_lose_members: true,
                 train: Box::new(|job, prepared, options| {
                     train_on_processes(job, prepared, options, processes)
                         .map(|trained| (trained.result, trained.saved))
@@ -107,6 +115,7 @@ impl Train {
             None => Place {
                 name: "threads",
                 workers,
+                can_lose_members: false,
                 train: Box::new(|_, prepared, options| {
                     train(prepared, options).map(|trained| (trained.result, trained.saved))
                 }),
@@ -146,8 +155,15 @@ impl Train {
             say(&format!("emulating workers of relative speeds {speeds}"));
         }
         let bar = Bar::new(prepared.plan.samples_total, Clock::Real, !self.json);
-        let mut readers = RunReaders::new(bar, outputs);
         let stop = Stop::on_signals("finishing the round; press Ctrl-C again to stop at once")?;
+        let mut page = self.page.open(&Watched {
+            place: place.name,
+            can_lose_members: place.can_lose_members || faults.is_some(),
+            saving: saving.as_ref(),
+            stop: &stop,
+            token_file: None,
+        })?;
+        let mut readers = RunReaders::new(bar, outputs).shown_on(page.reader());
 
         let options = TrainOptions {
             speeds: speeds.clone(),
@@ -155,6 +171,7 @@ impl Train {
             stop: stop.requested.clone(),
             saving: saving.as_ref(),
             faults,
+            requests: page.requests.take(),
             readers: vec![&mut readers],
         };
         let trained = (place.train)(&job, &prepared, options);

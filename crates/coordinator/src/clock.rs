@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 /// The time since the job began, over restarts. It never goes back, whatever the system's clock does.
+#[derive(Clone, Copy)]
 pub(crate) struct Clock {
     before: Duration,
     since: Instant,

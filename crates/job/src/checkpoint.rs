@@ -24,7 +24,7 @@ use crate::config::Job;
 use crate::error::CheckpointError;
 
 pub use crate::checkpoint_config::Checkpoints;
-pub use folder::{Added, Folder};
+pub use folder::{Added, Folder, newest};
 pub use resume::Checkpoint;
 pub use writer::{Saved, Saving};
 

@@ -14,7 +14,7 @@ use crate::hosts::{Hosts, check_resumed, hosted};
 use crate::job::Prepared;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
-use crate::run::{Deployed, Next, Running, Watch};
+use crate::run::{Deployed, Next, Request, Running, Watch};
 use crate::run_result::RunResult;
 
 /// The result of a simulated run, and the parameters it ended with.
@@ -105,7 +105,8 @@ fn run(
     let evaluator = Evaluator::inline(prepared.task.clone(), threads.max(1));
     let observer = Observer::new(prepared, (coordination, evaluator), readers);
     let mut run = SimRun::new(prepared, cluster);
-    let mut watch = Watch { observer, writer: None, save_requests: None, stopped: false };
+    let mut watch =
+        Watch { observer, writer: None, save_requests: None, requests: None, stopped: false };
     watch.until_ended(&mut run, &stop)?;
     let stopped = stop.load(Ordering::Relaxed);
     // Workers behind a cut may live on for a while; the job ends when the coordinator says so.
@@ -177,4 +178,8 @@ impl Running for SimRun {
     }
 
     fn save(&mut self) {}
+
+    fn put_out(&mut self, _: Request) -> Result<(), String> {
+        Err("the members of a simulated run are those of its scenario".to_owned())
+    }
 }

@@ -76,6 +76,16 @@ impl Curves {
         self.tally.samples_per_epoch
     }
 
+    pub(crate) fn tally(&self) -> &SampleTally {
+        &self.tally
+    }
+
+    /// Begins the curves anew, after training has started over.
+    pub(crate) fn begin_anew(&mut self) {
+        self.resume(&Past::default());
+        self.notes.clear();
+    }
+
     /// A run is resumed that was started again: its curves are those of its checkpoint.
     fn resume(&mut self, past: &Past) {
         let width = self.bin_width();

@@ -16,6 +16,7 @@ mod points;
 
 pub mod report;
 mod series;
+pub mod status;
 mod svg;
 pub mod table;
 pub mod tensorboard;

@@ -96,7 +96,7 @@ fn lead(
         trained.map(|trained| (trained.result, trained.saved))
     });
     let workers = u32::try_from(ranks.size).ok();
-    let ended = run(Place { name: "MPI ranks", workers, train });
+    let ended = run(Place { name: "MPI ranks", workers, can_lose_members: false, train });
     if has_failed.load(Ordering::SeqCst) {
         // Other ranks may wait for one that is gone.
         let code = say_why(ended);

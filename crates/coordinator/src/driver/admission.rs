@@ -6,7 +6,7 @@ use paceline_identity::{Admission, Certificate, Name, Request, Role, Token, Toke
 use paceline_runtime::WorkerId;
 use paceline_runtime::coordination::Input;
 
-use super::{After, Driver, Happened};
+use super::{After, Driver, Happened, json};
 use crate::messages::{Admitted, Answer, Down, Join};
 use crate::service::Reply;
 
@@ -50,7 +50,12 @@ impl Driver {
         match self.try_join(token.as_ref(), known, join) {
             Err(why) => drop(reply.send(Answer::Refused(why))),
             Ok(admitted) => {
-                let reply = move || drop(reply.send(Answer::Yes(admitted)));
+                // A newcomer sets its clock by the answer, which may have waited for the disk.
+                let clock = self.clock;
+                let reply = move || {
+                    let admitted = Admitted { now: clock.now(), ..admitted };
+                    drop(reply.send(Answer::Yes(admitted)));
+                };
                 self.after(After::Reply(Box::new(reply)));
             }
         }
@@ -91,6 +96,10 @@ impl Driver {
     fn learn(&mut self, facts: String) -> Result<(), String> {
         let samples_total = (self.config.check_facts)(self.memory.facts.as_deref(), &facts)?;
         if self.memory.facts.is_none() {
+            for line in (self.first_lines)(&facts) {
+                self.journal.pending.extend(json(&line));
+                self.journal.pending.push(b'\n');
+            }
             self.memory.facts = Some(facts.clone());
             self.batch.facts = Some(facts);
             self.input(Input::Sized { samples_total });

@@ -122,6 +122,8 @@ pub struct Driver {
     log_bytes_max: u64,
     /// Which lines of workers become part of the journal.
     keeps_line: Box<dyn FnMut(&Line) -> bool + Send>,
+    /// What the journal begins with, once it is known what the job learns from.
+    first_lines: Box<dyn Fn(&str) -> Vec<Line> + Send>,
 }
 
 struct Session {
@@ -205,6 +207,7 @@ impl Driver {
             happened: vec![],
             log_bytes_max: LOG_BYTES_MAX,
             keeps_line: Box::new(|_| true),
+            first_lines: Box::new(|_| vec![]),
         };
         driver.carry_out(output);
         if !is_new {
@@ -246,6 +249,12 @@ impl Driver {
     /// workers report and the journal says once. If that depends on earlier lines, the caller reads them from the journal.
     pub fn keep_lines_if(&mut self, keeps: impl FnMut(&Line) -> bool + Send + 'static) {
         self.keeps_line = Box::new(keeps);
+    }
+
+    /// The journal of a new job begins with these lines, which follow from what its first worker knows. They come out of no
+    /// [`turn`](Self::turn): the caller has them.
+    pub fn begin_journal_with(&mut self, lines: impl Fn(&str) -> Vec<Line> + Send + 'static) {
+        self.first_lines = Box::new(lines);
     }
 
     /// Workers that are connected now.

@@ -168,6 +168,11 @@ pub fn rounds(path: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     Ok(found.into_iter().map(|((round, _), path)| (round, path)).collect())
 }
 
+/// The newest checkpoint in a folder, whether it is intact or not; `None` if there is none.
+pub fn newest(path: &Path) -> Option<PathBuf> {
+    rounds(path).ok()?.pop().map(|(_, checkpoint)| checkpoint)
+}
+
 /// The newest checkpoint that `read` can read, and the errors of newer ones; `dir` is a folder of
 /// checkpoints, or one of them.
 pub fn newest_intact<T>(

@@ -12,7 +12,8 @@ use paceline_coordinator::{Driver, DriverConfig, Service, ServiceConfig};
 use paceline_identity::{Authority, Token, coordinator_server, write_private};
 use paceline_net::processes::frame::Limits;
 use paceline_net::processes::message::{JobText, Saves};
-use paceline_runtime::coordination::Rules;
+use paceline_runtime::Line;
+use paceline_runtime::coordination::{Coordination, Rules};
 use paceline_runtime::edge::ClusterOutput;
 
 use super::join::RESUMED;
@@ -26,7 +27,7 @@ use crate::facts::Facts;
 use crate::job::{Outline, Prepared};
 use crate::recipes::Recipe;
 use crate::run::evaluator::Evaluator;
-use crate::run::observer::Observer;
+use crate::run::observer::{Observer, first_lines};
 use crate::run::{SaveRequests, Watch};
 use crate::threads::TrainOptions;
 
@@ -79,6 +80,12 @@ impl Blueprint {
             Some(checkpoint) => checkpoint.prepare_from(&self.job, facts, workers, recipes),
             None => self.job.prepare_from(facts, workers, recipes),
         }
+    }
+
+    /// What the journal begins with; the facts were checked before.
+    fn first_lines(&self, facts: &str, coordination: Coordination) -> Vec<Line> {
+        let prepared = serde_json::from_str(facts).ok().and_then(|it| self.prepare(&it).ok());
+        prepared.map_or(vec![], |prepared| first_lines(&prepared, coordination))
     }
 
     /// Whether a worker with these facts may take part: the number of samples of the job, or what differs.
@@ -160,6 +167,8 @@ impl Coordinating {
             grace: GRACE.min(patience / 4),
         })
         .map_err(|error| failed(&error))?;
+        let (begins, coordination) = (blueprint.clone(), outline.coordination);
+        driver.begin_journal_with(move |facts| begins.first_lines(facts, coordination));
         let file_bytes_max = Arc::<AtomicU64>::default();
         let service = Service::start(
             ServiceConfig {
@@ -253,13 +262,13 @@ impl Coordinating {
         options: TrainOptions<'_>,
     ) -> Result<OnProcesses, Error> {
         let Coordinating { mut run, outline: Outline { coordination, .. }, .. } = self;
-        let TrainOptions { stop, saving, readers, .. } = options;
+        let TrainOptions { stop, saving, requests, readers, .. } = options;
         let saving = saving.map(|it| if run.is_restarted { it.continued() } else { it.clone() });
         let writer = saving.as_ref().map(|it| Writer::start(it, prepared, &[])).transpose()?;
         let evaluator = Evaluator::inline(prepared.task.clone(), 1);
         let observer = Observer::new(prepared, (coordination, evaluator), readers);
         let save_requests = saving.as_ref().map(|it| SaveRequests::new(it, coordination));
-        let mut watch = Watch { observer, writer, save_requests, stopped: false };
+        let mut watch = Watch { observer, writer, save_requests, requests, stopped: false };
         for line in run.lines_before() {
             let _ = watch.observer.observe(&line);
         }

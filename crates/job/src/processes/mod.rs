@@ -35,7 +35,7 @@ use crate::pace;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
 use crate::run::totals::Score;
-use crate::run::{Next, Running, SaveRequests, Watch};
+use crate::run::{Next, Request, Running, SaveRequests, Watch};
 use crate::run_result::RunResult;
 use crate::threads::{TrainOptions, paces};
 use children::Children;
@@ -46,7 +46,7 @@ pub use coordinate::{CoordinateOptions, Coordinating};
 pub use join::{HostProgram, JoinOptions, join, join_hosted};
 pub use own::{Addresses, described};
 /// With what a stranger may join.
-pub use paceline_identity::Token;
+pub use paceline_identity::{Token, write_private};
 #[cfg(feature = "mpi")]
 pub use ranks::{RankOptions, refuse_ranks, train_on_ranks, work_on_rank};
 pub use wishes::{Wish, ask_coordinator};
@@ -87,7 +87,7 @@ pub fn train_on_processes(
     options: TrainOptions<'_>,
     processes: ProcessOptions,
 ) -> Result<OnProcesses, Error> {
-    let TrainOptions { speeds, pace, stop, saving, faults, readers } = options;
+    let TrainOptions { speeds, pace, stop, saving, faults, requests, readers } = options;
     pace::check_speeds(&speeds)?;
     if faults.is_some() {
         return Err(JobError::FaultsOnProcesses.into());
@@ -124,7 +124,7 @@ pub fn train_on_processes(
     }
     let mut run = ProcessRun { office, children, respawned: 0, workers: prepared.workers as usize };
     let save_requests = saving.map(|saving| SaveRequests::new(saving, coordination));
-    let watch = Watch { observer, writer, save_requests, stopped: false };
+    let watch = Watch { observer, writer, save_requests, requests, stopped: false };
     until_concluded(prepared, &mut run, watch, &stop).map_err(|failed| failed.error)
 }
 
@@ -277,6 +277,11 @@ impl Running for ProcessRun {
 
     fn save(&mut self) {
         self.office.save();
+    }
+
+    fn put_out(&mut self, request: Request) -> Result<(), String> {
+        self.office.put_out(request);
+        Ok(())
     }
 }
 

@@ -21,6 +21,7 @@ use paceline_runtime::{Line, Record, Snapshot, Spans, WorkerId};
 
 use super::center_lines::CenterLines;
 use super::reported::Reported;
+use crate::run::Request;
 
 /// A connection to one worker process.
 pub type DeskId = u64;
@@ -368,6 +369,11 @@ impl Office {
     /// Asks for a snapshot.
     pub fn save(&mut self) {
         self.step(Input::Save);
+    }
+
+    /// Puts out a member, on the user's wish.
+    pub fn put_out(&mut self, request: Request) {
+        self.step(request.input());
     }
 
     /// Has one member evaluate what is deployed, once the job is over: the first that can. Its score is among the lines

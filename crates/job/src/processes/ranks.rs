@@ -27,7 +27,7 @@ use crate::pace;
 use crate::recipes::Recipe;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
-use crate::run::{Next, Running, SaveRequests, Watch};
+use crate::run::{Next, Request, Running, SaveRequests, Watch};
 use crate::threads::{TrainOptions, paces};
 
 /// How ranks exchange, and when one is lost.
@@ -54,7 +54,7 @@ pub fn train_on_ranks(
     options: TrainOptions<'_>,
     rank_options: RankOptions,
 ) -> Result<OnProcesses, Error> {
-    let TrainOptions { speeds, pace, stop, saving, faults, readers } = options;
+    let TrainOptions { speeds, pace, stop, saving, faults, requests, readers } = options;
     pace::check_speeds(&speeds)?;
     if faults.is_some() {
         return Err(JobError::FaultsOnProcesses.into());
@@ -107,7 +107,7 @@ pub fn train_on_ranks(
     let (watch, stopped_at) = (ranks.watch(), None);
     let mut run = RankRun { office, watch, stop: stop.clone(), stopped_at };
     let save_requests = saving.map(|saving| SaveRequests::new(saving, coordination));
-    let watch = Watch { observer, writer, save_requests, stopped: false };
+    let watch = Watch { observer, writer, save_requests, requests, stopped: false };
     match until_concluded(prepared, &mut run, watch, &stop) {
         // The worker of this rank waits for a rank that is gone, and ends with the process.
         Err(failed) => Err(match failed.error {
@@ -313,5 +313,9 @@ impl Running for RankRun {
 
     fn save(&mut self) {
         self.office.save();
+    }
+
+    fn put_out(&mut self, _: Request) -> Result<(), String> {
+        Err("a rank of an MPI job cannot be put out: without it the job ends".to_owned())
     }
 }

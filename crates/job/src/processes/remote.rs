@@ -21,7 +21,7 @@ use super::join::{SNAPSHOT, center_name, part_name};
 use super::wishes::Wishes;
 use super::{Note, Reported};
 use crate::error::RunError;
-use crate::run::{Next, Running};
+use crate::run::{Next, Request, Running};
 
 /// The longest wait for something to happen.
 const IDLE: Duration = Duration::from_millis(20);
@@ -126,7 +126,11 @@ impl RemoteRun {
             && let Ok(file) = std::fs::File::open(self.driver.journal())
         {
             let text = std::io::BufReader::new(file).lines().map_while(Result::ok);
-            lines.extend(text.filter_map(|line| serde_json::from_str(&line).ok()));
+            let text = text.filter_map(|line| serde_json::from_str(&line).ok());
+            // The observer has the first lines from the job itself.
+            let is_first =
+                |line: &Line| matches!(line.record, Record::Began { .. } | Record::Resumed { .. });
+            lines.extend(text.skip_while(is_first));
         }
         // A result is reported by every contributor, and has one line.
         let mut reported = Reported::default();
@@ -321,6 +325,11 @@ impl Running for RemoteRun {
 
     fn save(&mut self) {
         self.driver.input(Input::Save);
+    }
+
+    fn put_out(&mut self, request: Request) -> Result<(), String> {
+        self.driver.input(request.input());
+        Ok(())
     }
 }
 

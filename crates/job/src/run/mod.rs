@@ -5,6 +5,7 @@ mod deployed;
 pub mod evaluator;
 pub mod observer;
 pub mod recovery;
+mod requests;
 mod save_requests;
 pub mod totals;
 
@@ -19,6 +20,7 @@ use crate::run_result::Losses;
 use observer::Observer;
 
 pub use deployed::Deployed;
+pub use requests::{Answer, Request, Requests};
 pub(crate) use save_requests::SaveRequests;
 
 /// A job that runs on some cluster.
@@ -29,6 +31,8 @@ pub(crate) trait Running {
     fn stop(&mut self);
     /// Asks for a snapshot.
     fn save(&mut self);
+    /// Puts out a member, on the user's wish; or says why that cannot be.
+    fn put_out(&mut self, request: Request) -> Result<(), String>;
 }
 
 pub(crate) enum Next {
@@ -44,6 +48,7 @@ pub(crate) struct Watch<'a> {
     pub observer: Observer<'a>,
     pub writer: Option<Writer>,
     pub save_requests: Option<SaveRequests>,
+    pub requests: Option<Requests>,
     /// The run was asked to stop.
     pub stopped: bool,
 }
@@ -73,10 +78,35 @@ impl Watch<'_> {
             if let Some(writer) = &mut self.writer {
                 writer.pass_on();
             }
+            self.serve(run);
             let rounds = || self.observer.totals.rounds();
             if self.save_requests.as_mut().is_some_and(|requests| requests.is_due(rounds)) {
                 run.save();
             }
+        }
+    }
+
+    /// Does what the user asks of single workers.
+    fn serve(&mut self, run: &mut dyn Running) {
+        let Some(requests) = &self.requests else { return };
+        while let Ok((request, answer)) = requests.try_recv() {
+            let who = request.worker();
+            let members = &self.observer.totals.members;
+            let refusal = match members.contains(&who) {
+                false => Some(format!("worker {who} is no member now")),
+                // Without a member nothing is left of what was learned.
+                true if members.len() == 1 => {
+                    Some(format!("worker {who} is the only member; stop the run instead"))
+                }
+                true => None,
+            };
+            if let Some(why) = refusal {
+                answer(Err(why));
+                continue;
+            }
+            let done =
+                if request.is_ban() { "is banned" } else { "is put out, and may join again" };
+            answer(run.put_out(request).map(|()| format!("worker {who} {done}")));
         }
     }
 

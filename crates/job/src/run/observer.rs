@@ -50,35 +50,7 @@ impl<'a> Observer<'a> {
             end_at: prepared.target.filter(|_| prepared.ends_at_target),
             diverged: None,
         };
-        let record = Record::Began {
-            version: journal::VERSION,
-            strategy: prepared.name.clone(),
-            seed: prepared.plan.seed,
-            samples_total: prepared.plan.samples_total,
-            samples_per_epoch: prepared.plan.samples_per_epoch,
-            model: prepared.model.clone(),
-            data: prepared.data.clone(),
-            params: prepared.size() as u64,
-            kernels: prepared.task.model.kernels().to_owned(),
-            together: coordination == Coordination::Synchronous,
-            central: coordination == Coordination::Centered { applies_samples: true },
-        };
-        observer.write(&Line { at: Duration::ZERO, record });
-        if let Some(snapshot) = &prepared.plan.resumed {
-            let (loss_first, loss_last) = (prepared.losses.first, prepared.losses.last);
-            let (round, version) = (snapshot.rounds_mean(), snapshot.version());
-            let past = (!prepared.past.is_empty()).then(|| Box::new(prepared.past.clone()));
-            let record = Record::Resumed {
-                round,
-                version,
-                spans: snapshot.done.clone(),
-                loss_first,
-                loss_last,
-                samples_total: past.as_ref().map(|_| prepared.plan.samples_total),
-                past,
-            };
-            observer.write(&Line { at: prepared.past.time, record });
-        }
+        first_lines(prepared, coordination).iter().for_each(|line| observer.write(line));
         observer
     }
 
@@ -256,4 +228,37 @@ impl<'a> Observer<'a> {
             journal_hash: format!("{:016x}", self.journal.hash()),
         }
     }
+}
+
+/// What the journal of a run begins with: which job it is of, and which checkpoint it resumes.
+pub fn first_lines(prepared: &Prepared, coordination: Coordination) -> Vec<Line> {
+    let record = Record::Began {
+        version: journal::VERSION,
+        strategy: prepared.name.clone(),
+        seed: prepared.plan.seed,
+        samples_total: prepared.plan.samples_total,
+        samples_per_epoch: prepared.plan.samples_per_epoch,
+        model: prepared.model.clone(),
+        data: prepared.data.clone(),
+        params: prepared.size() as u64,
+        kernels: prepared.task.model.kernels().to_owned(),
+        together: coordination == Coordination::Synchronous,
+        central: coordination == Coordination::Centered { applies_samples: true },
+    };
+    let mut lines = vec![Line { at: Duration::ZERO, record }];
+    if let Some(snapshot) = &prepared.plan.resumed {
+        let (loss_first, loss_last) = (prepared.losses.first, prepared.losses.last);
+        let past = (!prepared.past.is_empty()).then(|| Box::new(prepared.past.clone()));
+        let record = Record::Resumed {
+            round: snapshot.rounds_mean(),
+            version: snapshot.version(),
+            spans: snapshot.done.clone(),
+            loss_first,
+            loss_last,
+            samples_total: past.as_ref().map(|_| prepared.plan.samples_total),
+            past,
+        };
+        lines.push(Line { at: prepared.past.time, record });
+    }
+    lines
 }

@@ -24,7 +24,7 @@ use crate::job::Prepared;
 use crate::pace;
 use crate::run::evaluator::Evaluator;
 use crate::run::observer::Observer;
-use crate::run::{Deployed, Next, Running, SaveRequests, Watch};
+use crate::run::{Deployed, Next, Request, Requests, Running, SaveRequests, Watch};
 use crate::run_result::RunResult;
 use faults::Faults;
 
@@ -44,6 +44,8 @@ pub struct TrainOptions<'a> {
     /// leaves, joins, sizes, pauses and churn count, and when its coordinator is killed or away; its pace and
     /// network do not.
     pub faults: Option<Scenario>,
+    /// What the user asks of single workers meanwhile.
+    pub requests: Option<Requests>,
     /// They get every line of the journal.
     pub readers: Vec<&'a mut dyn Reader>,
 }
@@ -89,7 +91,7 @@ fn run(
     options: TrainOptions<'_>,
     hosts: Option<&Hosts>,
 ) -> Result<Trained, Error> {
-    let TrainOptions { speeds, pace, stop, saving, faults, readers } = options;
+    let TrainOptions { speeds, pace, stop, saving, faults, requests, readers } = options;
     pace::check_speeds(&speeds)?;
     check_resumed(prepared)?;
     let faults = faults.map(|faults| Scenario { workers: prepared.workers, ..faults });
@@ -130,10 +132,11 @@ fn run(
     let started = Instant::now();
     let crew = Arc::new(Crew::new(prepared.clone(), hub.clone()));
     (0..prepared.workers).for_each(|_| _ = crew.start_worker());
-    let mut run = ThreadRun { crew: crew.clone(), outputs };
+    let can_lose_members = faults.is_some();
+    let mut run = ThreadRun { crew: crew.clone(), outputs, can_lose_members };
     let fate = faults.map(|faults| crew.suffer(Faults::new(&faults, prepared.plan.seed)));
     let save_requests = saving.map(|saving| SaveRequests::new(saving, coordination));
-    let mut watch = Watch { observer, writer, save_requests, stopped: false };
+    let mut watch = Watch { observer, writer, save_requests, requests, stopped: false };
     let ended = watch.until_ended(&mut run, &stop);
     crew.end();
     fate.map(JoinHandle::join);
@@ -245,6 +248,7 @@ impl Crew {
 struct ThreadRun {
     crew: Arc<Crew>,
     outputs: Receiver<ClusterOutput>,
+    can_lose_members: bool,
 }
 
 impl Running for ThreadRun {
@@ -266,6 +270,17 @@ impl Running for ThreadRun {
 
     fn save(&mut self) {
         self.crew.hub.save();
+    }
+
+    fn put_out(&mut self, request: Request) -> Result<(), String> {
+        if !self.can_lose_members {
+            return Err("threads stay to the end, unless the run rehearses faults".to_owned());
+        }
+        match request {
+            Request::PutOut(who) => self.crew.hub.put_out(who),
+            Request::Ban(who) => self.crew.hub.ban(who),
+        }
+        Ok(())
     }
 }
 

@@ -59,6 +59,11 @@ impl ThreadHub {
         true
     }
 
+    /// Puts a worker out; it does not come back unless somebody starts it again.
+    pub fn put_out(&self, who: WorkerId) {
+        self.coordinate(Input::PutOut(who));
+    }
+
     /// Puts a worker out for good.
     pub fn ban(&self, who: WorkerId) {
         self.coordinate(Input::Ban(who));

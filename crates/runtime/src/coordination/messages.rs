@@ -42,6 +42,8 @@ pub enum Input {
     Word { from: WorkerId, number: u64, word: Word },
     /// The user asks that the job end.
     Stop,
+    /// The user wants this worker to count as lost; it may join again.
+    PutOut(WorkerId),
     /// The user wants this worker out, for good.
     Ban(WorkerId),
     /// The user asks for a snapshot.
@@ -202,6 +204,8 @@ pub enum Why {
     Suspected,
     /// The user does not want them.
     Banned,
+    /// The user wants them to begin anew.
+    Unwanted,
 }
 
 impl fmt::Display for Why {
@@ -211,6 +215,7 @@ impl fmt::Display for Why {
             Why::Silent => "silent for too long",
             Why::Suspected => "out of reach of other members",
             Why::Banned => "banned",
+            Why::Unwanted => "put out by the user",
         })
     }
 }

@@ -169,6 +169,7 @@ impl Coordinator {
             }
             Input::Sized { samples_total } => self.decide(Entry::Sized { samples_total }),
             Input::Lost(who) => self.lose(now, who, Why::Disconnected),
+            Input::PutOut(who) => self.lose(now, who, Why::Unwanted),
             Input::Ban(who) => self.lose(now, who, Why::Banned),
             Input::Tick => self.tick(now),
             Input::Word { from, number, word } => self.word(now, from, number, word),
