@@ -27,6 +27,9 @@ use crate::stored::{Batch, Memory, Stored};
 /// What the first worker knew (`None` for itself), and what the newcomer knows.
 pub type CheckFacts = Box<dyn Fn(Option<&str>, &str) -> Result<u64, String> + Send>;
 
+/// Makes the first lines of a journal from the facts of the data.
+type FirstLines = Box<dyn Fn(&str) -> Vec<Line> + Send>;
+
 pub struct DriverConfig {
     /// Where log, journal and authority are kept.
     pub folder: PathBuf,
@@ -123,7 +126,7 @@ pub struct Driver {
     /// Which lines of workers become part of the journal.
     keeps_line: Box<dyn FnMut(&Line) -> bool + Send>,
     /// What the journal begins with, once it is known what the job learns from.
-    first_lines: Box<dyn Fn(&str) -> Vec<Line> + Send>,
+    first_lines: FirstLines,
 }
 
 struct Session {
