@@ -164,3 +164,28 @@ fn workers_on_the_coordinators_machine_and_commands_of_the_user() {
     let shown = std::fs::read_to_string(cluster.folder.join("shown")).expect("it was written");
     assert_eq!(shown.trim(), format!("{} {}", cluster.address, cluster.token()));
 }
+
+/// The same command in every task, as `torchrun --no-python` or `srun` starts it.
+#[test]
+fn the_first_task_of_a_launcher_coordinates_and_the_others_join_it() {
+    let cluster = Cluster::new("launch", "");
+    let (_, port) = cluster.address.rsplit_once(':').expect("an address has a port");
+    let launch = |rank: &str| {
+        let flags = "--strategy lb-bsp --model softmax --data blobs --epochs 20 --json --no-report";
+        let mut arguments = vec!["launch", "--state", "state", "--port", port, "--"];
+        arguments.extend(flags.split(' '));
+        let tasks = [("RANK", rank), ("WORLD_SIZE", "3"), ("MASTER_ADDR", "127.0.0.1")];
+        Process::start_as(&cluster.folder, &arguments, &tasks)
+    };
+    // A task may be there before the one that coordinates.
+    let joins = [launch("2"), launch("1")];
+
+    let result = result(launch("0"));
+
+    Process::all_succeed(joins);
+    assert_eq!(result.strategy, "lb-bsp");
+    assert!(cluster.journal().contains("\"members\":[0,1,2]"));
+    let alone = Process::start(&cluster.folder, &["launch", "--state", "other"]).end();
+    assert_eq!(alone.code, Some(2));
+    assert!(alone.err.contains("no launcher has started this program"), "{}", alone.err);
+}

@@ -32,8 +32,14 @@ impl Drop for Process {
 impl Process {
     /// Starts the program in this folder.
     pub fn start(folder: &Path, arguments: &[&str]) -> Process {
+        Process::start_as(folder, arguments, &[])
+    }
+
+    /// Starts it with these variables, too.
+    pub fn start_as(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Process {
         let mut command = Command::new(PROGRAM);
         command.args(arguments).current_dir(folder).env_remove("PACELINE_TOKEN");
+        command.envs(variables.iter().copied());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Process(command.spawn().expect("the program can be started"))
     }

@@ -120,6 +120,21 @@ pub enum UsageError {
         "a token is needed to join: give --token-file FILE, --token T or the variable PACELINE_TOKEN"
     )]
     NoToken,
+    #[error(
+        "no launcher has started this program: start it with srun, `torchrun --no-python` or a Kubernetes indexed job, name machines \
+        with --hosts, or use `paceline train --processes N` on this machine alone"
+    )]
+    NoLauncher,
+    #[error("the launcher does not say how many tasks there are: give --tasks N")]
+    NoTasks,
+    #[error(
+        "this is task {rank} of {size}: --tasks is too small, or the launcher's variables are wrong"
+    )]
+    TaskBeyond { rank: u32, size: u32 },
+    #[error(
+        "the launcher does not say on which machine the first task runs: give --coordinator HOST"
+    )]
+    NoFirstHost,
     #[error("--speeds has {speeds} values, but --workers is {workers}: give one speed per worker")]
     SpeedsCount { speeds: u32, workers: u32 },
     #[error("checkpoint settings without a folder: name one with --checkpoints DIR")]
@@ -183,6 +198,11 @@ pub enum CommandError {
     Worker(#[source] io::Error),
     #[error("cannot start {}: {source}", program.display())]
     Start { program: PathBuf, source: io::Error },
+    #[error(
+        "{} was not there after five minutes: does the first task run, and is the folder on a disk that all tasks share?",
+        path.display()
+    )]
+    NoTokenYet { path: PathBuf },
     #[error("{failed} of {all} worker processes failed; see above")]
     WorkersFailed { failed: usize, all: usize },
     #[error("cannot write to stdout: {0}")]

@@ -14,6 +14,7 @@ mod evaluate;
 mod files;
 mod flags;
 mod join;
+mod launch;
 mod local_workers;
 mod log;
 mod mpi;
@@ -47,6 +48,8 @@ use std::sync::OnceLock;
 use clap::{Parser, Subcommand};
 use paceline_job::{Recipe, recipes};
 
+use crate::error::CliResult;
+
 /// Distributed SGD for clusters that are uneven, unsteady and poorly connected
 #[derive(Parser)]
 #[command(name = "paceline", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -68,6 +71,7 @@ enum Command {
     Train(train::Train),
     Coordinate(coordinate::Coordinate),
     Join(join::Join),
+    Launch(launch::Launch),
     Status(status::Status),
     Token(token::Token),
     Calibrate(calibrate::Calibrate),
@@ -119,24 +123,37 @@ fn main_of(parsed: Result<Cli, clap::Error>, additional: Vec<Recipe>) -> ExitCod
     let mut recipes = recipes();
     recipes.retain(|built_in| additional.iter().all(|recipe| recipe.name != built_in.name));
     recipes.extend(additional);
-    output::exit_code(match cli.command {
-        Command::Simulate(command) => command.run(&recipes),
-        Command::Compare(command) => command.run(&recipes),
-        Command::Train(command) => command.run(&recipes),
-        Command::Coordinate(command) => command.run(&recipes),
-        Command::Join(command) => command.run(&recipes),
+    output::exit_code(run(cli.command, &recipes))
+}
+
+fn run(command: Command, recipes: &[Recipe]) -> CliResult {
+    match command {
+        Command::Simulate(command) => command.run(recipes),
+        Command::Compare(command) => command.run(recipes),
+        Command::Train(command) => command.run(recipes),
+        Command::Coordinate(command) => command.run(recipes),
+        Command::Join(command) => command.run(recipes),
+        Command::Launch(command) => launch(&command, recipes),
         Command::Status(command) => command.run(),
         Command::Token(command) => command.run(),
-        Command::Calibrate(command) => command.run(&recipes),
+        Command::Calibrate(command) => command.run(recipes),
         Command::Evaluate(command) => command.run(),
         Command::Predict(command) => command.run(),
         Command::Report(command) => command.run(),
-        Command::Reproduce(command) => command.run(&recipes),
-        Command::Strategies(command) => command.run(&recipes),
+        Command::Reproduce(command) => command.run(recipes),
+        Command::Strategies(command) => command.run(recipes),
         Command::Scenarios(command) => command.run(),
         Command::Data(command) => command.run(),
-        Command::Worker(command) => command.run(&recipes),
-    })
+        Command::Worker(command) => command.run(recipes),
+    }
+}
+
+/// Runs what a task of a launcher is to do, which is another command of this program.
+fn launch(launch: &launch::Launch, recipes: &[Recipe]) -> CliResult {
+    let planned = launch.plan()?;
+    let cli = Cli::try_parse_from(&planned.arguments).unwrap_or_else(|error| error.exit());
+    launch.begin(&planned)?;
+    run(cli.command, recipes)
 }
 
 #[cfg(test)]
