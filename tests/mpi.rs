@@ -189,7 +189,7 @@ fn wait_for(what: &str, limit: Duration, mut is_there: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_lost_rank_ends_the_job_which_resumes_on_fewer_ranks_and_on_threads() {
+fn a_lost_rank_ends_the_job_which_resumes_on_fewer_ranks_and_on_every_other_cluster() {
     if std::env::var("PACELINE_MPIRUN").is_ok_and(|it| it.starts_with("srun")) {
         return; // Its ranks are no descendants of srun.
     }
@@ -215,22 +215,38 @@ fn a_lost_rank_ends_the_job_which_resumes_on_fewer_ranks_and_on_threads() {
     println!("ended {took:?} after the kill: {err}");
     assert_eq!(err.matches("was lost").count(), 1, "{err}");
     assert!(err.contains("the last checkpoint is"), "{err}");
-    let copy = folder("lost-copy");
-    let is_copied = Command::new("cp").arg("-r").args([&saved, &copy]).status();
-    assert!(is_copied.expect("cp can be run").success());
+    let copies = folder("lost-copies");
+    std::fs::create_dir_all(&copies).expect("it can be made");
+    for name in ["threads", "processes", "machines"] {
+        let is_copied = Command::new("cp").arg("-r").arg(&saved).arg(copies.join(name)).status();
+        assert!(is_copied.expect("cp can be run").success());
+    }
     let samples = 150 * 1293;
     let resumed = result("3 ranks", &train(3, &["--resume", place, "--json", "--no-report"]));
     assert_eq!(
         (resumed["samples"].as_u64(), resumed["workers"].as_u64()),
         (Some(samples), Some(3))
     );
-    let mut threads = Command::new(PROGRAM);
-    threads.args(["train", "--workers", "4", "--json", "--no-report", "--resume"]).arg(&copy);
-    let resumed = result("4 threads", &threads.output().expect("it runs"));
-    assert_eq!(
-        (resumed["samples"].as_u64(), resumed["workers"].as_u64()),
-        (Some(samples), Some(4))
-    );
+    let state = folder("lost-state");
+    let state = state.to_str().expect("it is text");
+    let machines =
+        format!("coordinate --workers 2 --workers-here 2 --listen 127.0.0.1:0 --state {state}");
+    let elsewhere = [
+        ("threads", "train --workers 4", 4),
+        ("processes", "train --processes 2", 2),
+        ("machines", &machines, 2),
+    ];
+    for (name, command, workers) in elsewhere {
+        let mut resumed = Command::new(PROGRAM);
+        resumed.args(command.split(' ')).args(["--json", "--no-report", "--resume"]);
+        resumed.arg(copies.join(name));
+        let resumed = result(name, &resumed.output().expect("it runs"));
+        assert_eq!(
+            (resumed["samples"].as_u64(), resumed["workers"].as_u64()),
+            (Some(samples), Some(workers)),
+            "{name}"
+        );
+    }
 }
 
 /// The first rank serves the page; a stop from there is that of Ctrl-C.
