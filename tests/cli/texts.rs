@@ -14,6 +14,7 @@ fn help_texts_and_lists_match_their_snapshots() {
         ("help-train", "train --help"),
         ("help-coordinate", "coordinate --help"),
         ("help-join", "join --help"),
+        ("help-launch", "launch --help"),
         ("help-status", "status --help"),
         ("help-token", "token --help"),
         ("help-token-new", "token new --help"),
