@@ -48,7 +48,7 @@ Examples:
   torchrun --no-python --nnodes 4 --rdzv-endpoint a:29400 paceline launch --state run1
   paceline launch --hosts a,b,c --coordinator me.example --state run1 -- --strategy dbs
 
-The state folder must be on a disk that all tasks share, or --token-file must name a copy of its token. With --hosts the token goes
+The state folder must be on a disk that all tasks share, or --token-file must name a copy of its token. With --hosts the token goes \
 to each machine through ssh, and in no list of processes.";
 
 /// A coordinator that starts on another machine takes this long at most.
