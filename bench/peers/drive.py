@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import links
 CG = "/sys/fs/cgroup/cpu"
 RUNS = []
 
@@ -41,6 +42,9 @@ class Run:
             code = 1
             try:
                 if self.o.quota: self.join_cgroup(rank)
+                if self.o.link:
+                    links.enter(links.name(rank))
+                    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
                 o = SimpleNamespace(**vars(self.o)); o.rank = rank
                 self.peer.worker(task.Worker(o, self.extra))
                 code = 0
@@ -342,6 +346,7 @@ def main():
     a.add_argument("--between", type=float, nargs=2, default=[2, 5]); a.add_argument("--down", type=float, default=1.0); a.add_argument("--hold", type=float, default=20)
     a.add_argument("--target", type=float, default=0.2); a.add_argument("--window", type=int, default=512)
     a.add_argument("--reps", type=int, default=3)
+    a.add_argument("--link", help="workers on machines of their own, with links of this rate: 100mbit")
     # peers' own
     a.add_argument("--variant", default=""); a.add_argument("--shares", type=int, nargs="*", default=[23, 23, 12, 6])
     a.add_argument("--ckpt-every", type=int, default=0)
@@ -360,10 +365,12 @@ def main():
     os.makedirs(o.out, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1"); os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo"); os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch._dynamo, torch.nn.parallel     # DDP imports these lazily: pay before forking
+    if o.link: links.make(o.world, o.link)
     try:
         res = {"faults": faults, "stalls": stalls, "restarts": restarts, "uneven": uneven, "overhead": overhead}[o.scenario](o)
     finally:
         for run in RUNS: run.stop()
+        if o.link: links.remove(o.world)
     save(o, res)
 
 

@@ -16,6 +16,9 @@ pub struct Facts {
     pub data: String,
     /// Samples of an epoch, without those that are held out.
     pub samples: u64,
+    /// Samples of the job that were learned before it began.
+    #[serde(default)]
+    pub learned_before: u64,
     pub features: usize,
     pub classes: usize,
     /// Whether there is a validation part.
@@ -34,6 +37,7 @@ impl Facts {
         Facts {
             data: format!("{:016x}", data_hash(task)),
             samples: train.len(),
+            learned_before: train.learned_before(),
             features: train.features(),
             classes: train.classes(),
             validates: validation.is_some(),
@@ -49,6 +53,7 @@ impl Facts {
     pub fn difference(&self, first: &Facts) -> Option<String> {
         let numbers = [
             ("samples per epoch", self.samples, first.samples),
+            ("samples learned before", self.learned_before, first.learned_before),
             ("numbers per sample", self.features as u64, first.features as u64),
             ("classes", self.classes as u64, first.classes as u64),
         ];
@@ -115,6 +120,10 @@ impl Dataset for Absent {
 
     fn vocabulary(&self) -> Option<&Vocabulary> {
         self.0.vocabulary.as_ref()
+    }
+
+    fn learned_before(&self) -> u64 {
+        self.0.learned_before
     }
 
     fn read(&self, _index: u64, _epoch: u64, _into: &mut [f32]) -> u32 {
@@ -198,6 +207,23 @@ mod tests {
             assert_eq!(there.task.train.vocabulary(), here.task.train.vocabulary());
             assert!(there.plan.initial.is_empty());
         }
+    }
+
+    #[test]
+    fn a_job_that_was_begun_elsewhere_has_so_many_samples_fewer() {
+        let job = job("softmax", "blobs");
+        let whole = job.prepare(3).expect("the job is valid");
+        let all = whole.plan.samples_total;
+        let facts = |learned_before| Facts { learned_before, ..Facts::of(&whole.task) };
+        let total = |before| {
+            job.prepare_from(&facts(before), 3, &recipes()).map(|it| it.plan.samples_total)
+        };
+
+        assert_eq!(total(1000).ok(), Some(all - 1000));
+        assert_eq!(total(all - 1).ok(), Some(1), "less than one batch is learned, too");
+        assert!(total(all).is_err() && total(u64::MAX).is_err(), "nothing is left");
+        let other = facts(7).difference(&facts(8)).unwrap_or_default();
+        assert!(other.ends_with("7 samples learned before here, 8 there"), "{other}");
     }
 
     #[test]

@@ -265,8 +265,11 @@ impl Job {
             return Err(JobError::BatchReference(batch_reference));
         }
         let samples_per_epoch = task.train.len();
-        let samples_total = (self.epochs * samples_per_epoch as f64).round() as u64;
-        if samples_total < first {
+        let samples_whole = (self.epochs * samples_per_epoch as f64).round() as u64;
+        let learned_before = task.train.learned_before();
+        let samples_total = samples_whole.saturating_sub(learned_before);
+        // Of a job that was begun elsewhere, any rest is learned.
+        if samples_whole < first || samples_total == 0 {
             return Err(JobError::TooFewSamples { workers, batch, samples: samples_total });
         }
         let layout = task.model.layout();

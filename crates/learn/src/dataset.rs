@@ -28,6 +28,12 @@ pub trait Dataset: Send + Sync {
         None
     }
 
+    /// How many samples of the job were learned before it began, by a run that saved them in a file of the user's own: the job has so
+    /// many fewer, and whoever reads the data knows which ones.
+    fn learned_before(&self) -> u64 {
+        0
+    }
+
     /// Writes one row to `into` and returns its label. Only augmentation depends on the epoch.
     fn read(&self, index: u64, epoch: u64, into: &mut [f32]) -> u32;
 }

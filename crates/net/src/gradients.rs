@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
-use paceline_runtime::edge::{Ask, Compute, Event, News, Place, Workspace};
+use paceline_runtime::edge::{Ask, Compute, Event, GradientMemory, News, Place, Workspace};
 use paceline_runtime::host::{HostAsks, ToHost};
 use paceline_runtime::{HostLine, Spans, Ticket, WorkerId};
 
@@ -38,14 +38,19 @@ impl Computing {
     }
 
     /// Gives a worker its host, whose answers are news for the worker.
-    pub fn at_host(me: WorkerId, start: &StartHost, events: Sender<Event>) -> Computing {
+    pub fn at_host(
+        me: WorkerId,
+        start: &StartHost,
+        memory: Option<GradientMemory>,
+        events: Sender<Event>,
+    ) -> Computing {
         let reply = move |news: Option<News>| {
             // A worker is lost with its host.
             let crashed = Event::Crashed { who: me };
             drop(events.send(news.map_or(crashed, |news| Event::For { to: me, news })));
         };
         let (asks, line) = HostLine::new(me, Box::new(reply));
-        start(line);
+        start(line.with_memory(memory));
         Computing::Host(asks)
     }
 

@@ -181,7 +181,7 @@ impl ThreadHub {
         let (events, inbox) = mpsc::channel();
         let ThreadConfig { compute, pace, hosts, .. } = &self.config;
         let computing = match hosts {
-            Some(start) => Computing::at_host(me, start, events.clone()),
+            Some(start) => Computing::at_host(me, start, None, events.clone()),
             None => {
                 let pace = pace.get(me.0 as usize).copied().unwrap_or_default();
                 Computing::on_thread(

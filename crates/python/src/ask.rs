@@ -1,7 +1,7 @@
 //! A worker's question, as Python sees it. Vectors stay behind in the line.
 
 use paceline_runtime::Spans;
-use paceline_runtime::edge::{self, Moment};
+use paceline_runtime::edge::{self, Along, Moment};
 use pyo3::prelude::*;
 
 /// What a worker asks of its host. `kind`: compute, apply, export, load or keep.
@@ -16,6 +16,10 @@ pub struct Ask {
     samples: u64,
     members: Vec<u32>,
     view: u64,
+    /// The samples that are in the replicas of all synchronous members, as half-open intervals.
+    done: Vec<(u64, u64)>,
+    /// Whether a step is along this worker's own gradient, which no other one has.
+    is_alone: bool,
     /// What the sum to be applied is divided by, and how many samples it has.
     weight: f64,
     summed: u64,
@@ -35,6 +39,8 @@ impl Ask {
             samples: 0,
             members: vec![],
             view: 0,
+            done: vec![],
+            is_alone: false,
             weight: 0.0,
             summed: 0,
             factor: 1.0,
@@ -51,6 +57,7 @@ impl Ask {
                 let gradient = along.gradient();
                 (seen.weight, seen.summed) = (gradient.weight(), gradient.samples);
                 seen.factor = *factor;
+                seen.is_alone = matches!(along, Along::Mine(_));
                 seen.at(moment);
             }
             edge::Ask::Export => seen.kind = "export",
@@ -66,6 +73,7 @@ impl Ask {
     fn at(&mut self, moment: &Moment) {
         (self.round, self.samples, self.view) = (moment.round, moment.samples, moment.view.number);
         self.members = moment.view.members.iter().map(|who| who.0).collect();
+        self.done = intervals(&moment.done);
     }
 }
 

@@ -5,6 +5,10 @@
 //! reference beyond that call: the engine gets copies. While such a call lasts, the thread that made it cannot use the memory, and
 //! the package lets no other thread use it: gradients, parameters and their views belong to the thread of one worker. A user who
 //! writes to a model's gradients from another thread in the middle of `backward()` races with PyTorch itself, and with us.
+//!
+//! Gradients that are not views of a `Flat` are read where PyTorch has put them ([`numbers_at`]): copying them together first would
+//! take as long as sending them. The package gives the address of a dense float32 tensor in this process's memory, and holds the
+//! tensor until the call has ended.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -73,6 +77,23 @@ impl Flat {
         let numbers: &mut Vector = unsafe { &mut *self.memory.get() };
         Ok(change(numbers))
     }
+}
+
+/// Reads the numbers of a tensor within a call from Python. The package promises that `len` float32 numbers lie at this address, and
+/// that they stay there during the call; an address of 0 stands for a tensor that does not exist.
+pub fn numbers_at<T>(
+    address: usize,
+    len: usize,
+    read: impl FnOnce(Option<&[f32]>) -> T,
+) -> PyResult<T> {
+    if address == 0 || len == 0 {
+        return Ok(read(None));
+    }
+    if !address.is_multiple_of(align_of::<f32>()) || len > LEN_MAX {
+        return Err(refused("a gradient that does not lie where float32 numbers may lie"));
+    }
+    // SAFETY: the package promises it, see the top of this file; the reference ends with this call.
+    Ok(read(Some(unsafe { std::slice::from_raw_parts(address as *const f32, len) })))
 }
 
 #[pymethods]

@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 
 use crate::ask::{Ask, intervals};
 use crate::errors::{failed, refused};
-use crate::flat::Flat;
+use crate::flat::{Flat, numbers_at};
 use crate::news::{Fate, News};
 
 /// A worker's line: what the worker asks comes out of it, and the host's answers go into it. One thread uses it.
@@ -142,22 +142,33 @@ impl Line {
         }
     }
 
-    /// Adds the mean gradient of a piece, times its weight.
-    fn add(&self, py: Python<'_>, gradient: &Bound<'_, Flat>, weight: f64) -> PyResult<()> {
-        let gradient = gradient.get();
-        self.check_len(gradient)?;
+    /// Adds the mean gradient of a piece, times its weight. `parts`: for each tensor, in the order of the replica, the address and the
+    /// number of its numbers; an address of 0: it has no gradient.
+    fn add(&self, py: Python<'_>, parts: Vec<(usize, usize)>, weight: f64) -> PyResult<()> {
         let (size, params) = (self.size, self.params);
+        let lengths = parts.iter().try_fold(0_usize, |all, (_, len)| all.checked_add(*len));
+        if lengths != Some(params) {
+            return Err(refused(format!("gradients that do not have {params} numbers together")));
+        }
         self.using(py, |state| {
             let scale = weight as f32;
-            gradient.with(|gradient| {
-                if state.sum.is_empty() {
-                    state.sum = Vector::zeros(size);
-                    let numbers = state.sum[..params].iter_mut().zip(gradient);
-                    numbers.for_each(|(sum, x)| *sum = x * scale);
-                } else {
-                    add_scaled(&mut state.sum[..params], scale, &gradient[..params]);
-                }
-            });
+            let is_first = state.sum.is_empty();
+            if is_first {
+                state.sum = state.line()?.room(size);
+            }
+            let mut rest = &mut state.sum[..params];
+            for (address, len) in parts {
+                let (into, behind) = std::mem::take(&mut rest).split_at_mut(len);
+                rest = behind;
+                numbers_at(address, len, |gradient| match gradient {
+                    Some(gradient) if is_first => {
+                        into.iter_mut().zip(gradient).for_each(|(sum, x)| *sum = x * scale);
+                    }
+                    Some(gradient) => add_scaled(into, scale, gradient),
+                    None if is_first => into.fill(0.0),
+                    None => {}
+                })?;
+            }
             Ok(())
         })
     }
@@ -181,7 +192,9 @@ impl Line {
         self.using(py, |state| {
             state.asked(|ask| matches!(ask, edge::Ask::Compute { .. }))?;
             let mut sum = std::mem::take(&mut state.sum);
-            sum.resize(size, 0.0);
+            if sum.is_empty() {
+                sum = Vector::zeros(size);
+            }
             flat.with(|flat| {
                 let buffers = sum[params..].iter_mut().zip(&flat[params..]);
                 buffers.for_each(|(sum, buffer)| *sum = buffer * samples as f32);

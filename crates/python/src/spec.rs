@@ -22,6 +22,9 @@ pub struct Spec {
     pub workers: u32,
     /// Samples of one epoch.
     pub samples: u64,
+    /// Samples that were learned before this job, which has so many fewer.
+    #[serde(default)]
+    pub samples_before: u64,
     /// Learned parameters; buffers follow them.
     pub params: usize,
     pub tensors: Vec<TensorSpec>,
@@ -84,8 +87,9 @@ impl Spec {
         if self.samples == 0 {
             return Err(refused("the data set has no samples: give it at least one"));
         }
-        let train: Arc<dyn Dataset> = Arc::new(Indices { len: self.samples });
-        let test: Arc<dyn Dataset> = Arc::new(Indices { len: test });
+        let set = |len, learned_before| Arc::new(Indices { len, learned_before });
+        let train: Arc<dyn Dataset> = set(self.samples, self.samples_before);
+        let test: Arc<dyn Dataset> = set(test, 0);
         Ok(Task { model, train, validation: None, test })
     }
 
@@ -162,6 +166,7 @@ impl Model for HostModel {
 /// Rows that are their own labels: Python reads the data.
 pub struct Indices {
     pub len: u64,
+    pub learned_before: u64,
 }
 
 impl Dataset for Indices {
@@ -175,6 +180,10 @@ impl Dataset for Indices {
 
     fn classes(&self) -> usize {
         0
+    }
+
+    fn learned_before(&self) -> u64 {
+        self.learned_before
     }
 
     fn read(&self, index: u64, _epoch: u64, _into: &mut [f32]) -> u32 {

@@ -31,6 +31,11 @@ def main(out: str, options: dict[str, Any]) -> None:
     loader = DataLoader(
         Indexed(), batch_size=options.get("batch", TOTAL // 3), shuffle=True, collate_fn=_collate, num_workers=options.get("readers", 0)
     )
+    if "loads" in options:
+        found = torch.load(options["loads"], weights_only=True)
+        model.load_state_dict(found["model"])
+        optimizer.load_state_dict(found["optimizer"])
+        worker.load_state_dict(found["worker"])
     model, optimizer, shares = worker.prepare(model, optimizer, loader)
     worker.keep(scheduler=scheduler)
     say("joined", worker=worker.id, pid=os.getpid())
@@ -51,6 +56,9 @@ def main(out: str, options: dict[str, Any]) -> None:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
+            if options.get("saves_at") == worker.status().updates and worker.is_first:
+                states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "worker": worker.state_dict()}
+                torch.save(states, options["saves"])
             say("updated", worker=worker.id, updates=worker.status().updates, epoch=epoch, at=time.monotonic())
         scheduler.step()
     torch.save(

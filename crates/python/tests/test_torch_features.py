@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
+from paceline.prefetch import Prefetcher  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 from torch_loops import Net, Pictures, is_equal  # noqa: E402
@@ -94,6 +95,23 @@ def test_samples_are_read_ahead_and_shares_are_put_together_from_grains() -> Non
         # Four processes need 10 ms for each sample, two thirds of the time that the fast worker computes. The first updates are left out.
         part = (wait[-1] - wait[3]) / computing[who]
         assert part < 0.2, f"worker {who} waited for {part:.1%} of its time"
+
+
+def test_samples_beyond_the_borders_of_shares_that_change_are_read_ahead() -> None:
+    reader = Prefetcher(DataLoader(Slow(), batch_size=16, num_workers=0), lambda position: [position])
+    reader.total = 4000
+    shares = [(16 + 2 * (round % 3), 16 - 2 * (round % 3)) for round in range(60)]
+    at, unforeseen = 0, 0
+    for round, (first, second) in enumerate(shares):
+        # This worker is the second of two; the engine expects the next round to be like this one.
+        share = list(range(at + first, at + first + second))
+        if round > 3:
+            unforeseen += sum(1 for position in share if position not in reader._asked)
+        at += first + second
+        reader.announce(share, [(at + first, at + first + second)])
+        reader._read = {position: [] for position in reader._asked}
+    assert unforeseen == 0, f"{unforeseen} samples had not been asked for before they were needed"
+    assert max(reader._asked) < at + 32 + 16, "nor was much more than that"
 
 
 def test_own_orders_and_fixed_pieces() -> None:

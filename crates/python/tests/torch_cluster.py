@@ -84,13 +84,13 @@ class Process:
 class Cluster:
     """A coordinator and workers on this machine; everything ends with it."""
 
-    def __init__(self, folder: Path, workers: str, *flags: str, epochs: float = 5.0, strategy: str = "ssgd", batch: int = 8) -> None:
+    def __init__(self, folder: Path, workers: str, *flags: str, epochs: float = 5.0, strategy: str = "ssgd", batch: int | None = 8) -> None:
         self.folder = folder
         self.out = folder / "out"
         self.out.mkdir()
         command = [sys.executable, "-m", "paceline", "coordinate", "--model", "own", "--data", "own", "--workers", workers]
         command += ["--listen", "127.0.0.1:0", "--state", str(folder / "state"), "--epochs", str(epochs), "--strategy", strategy]
-        command += ["--batch", str(batch), "--json", *flags]
+        command += [*([] if batch is None else ["--batch", str(batch)]), "--json", *flags]
         self.coordinator = Process(command)
         self.processes = [self.coordinator]
         line = self.coordinator.until(self._invitation)

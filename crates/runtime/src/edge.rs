@@ -104,6 +104,9 @@ pub struct Moment {
     pub samples: u64,
     /// The members on which all members agree.
     pub view: Arc<View>,
+    /// The samples that are in the replicas of all synchronous members; a replica may hold more of its own. Asynchronous workers do
+    /// not know it.
+    pub done: Spans,
 }
 
 /// What a worker asks of the host that holds its replica, optimizer and data; one question at a time.
@@ -244,13 +247,16 @@ pub fn some_evenly(of: &[WorkerId]) -> Vec<WorkerId> {
     (0..count).map(|i| of[i * of.len() / count]).collect()
 }
 
+/// Gives memory for a gradient of this length; `None` if there is none left.
+pub type GradientMemory = Arc<dyn Fn(usize) -> Option<Vector> + Send + Sync>;
+
 /// Memory that a compute thread owns and reuses for every gradient.
 #[derive(Default)]
 pub struct Workspace {
     pub scratch: Scratch,
     pub batch: Batch,
     /// Where gradients are made, if not in memory of their own: where peers of the same host can read them. `None` if it is full.
-    pub memory: Option<Arc<dyn Fn(usize) -> Option<Vector> + Send + Sync>>,
+    pub memory: Option<GradientMemory>,
 }
 
 impl Workspace {

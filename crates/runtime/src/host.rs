@@ -6,9 +6,10 @@
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use paceline_learn::Gradient;
+use paceline_learn::kernels::Pool;
+use paceline_learn::{Gradient, Vector};
 
-use crate::edge::{Answer, Ask, News};
+use crate::edge::{Answer, Ask, GradientMemory, News};
 use crate::ids::{Ticket, WorkerId};
 use crate::spans::Spans;
 
@@ -22,6 +23,9 @@ pub struct HostLine {
     /// The question that is not answered yet.
     open: Option<Ticket>,
     ahead: Spans,
+    /// Where gradients are made, if peers of the same host can read them there.
+    memory: Option<GradientMemory>,
+    pool: Pool,
 }
 
 /// Where answers go; `None`: the host is gone.
@@ -52,7 +56,20 @@ impl HostLine {
     pub fn new(worker: WorkerId, reply: Reply) -> (HostAsks, HostLine) {
         let (sender, messages) = mpsc::channel();
         let (found, open, ahead) = (None, None, Spans::new());
-        (sender, HostLine { worker, messages, reply, found, open, ahead })
+        let (memory, pool) = (None, Pool::default());
+        (sender, HostLine { worker, messages, reply, found, open, ahead, memory, pool })
+    }
+
+    /// Makes gradients in this memory, as long as there is some left.
+    pub fn with_memory(mut self, memory: Option<GradientMemory>) -> HostLine {
+        self.memory = memory;
+        self
+    }
+
+    /// Memory for a gradient of this length. What its numbers are is not said.
+    pub fn room(&self, len: usize) -> Vector {
+        let shared = self.memory.as_ref().and_then(|memory| memory(len));
+        shared.unwrap_or_else(|| Vector::pooled(&self.pool, len))
     }
 
     /// Waits for the next question; `None` when the worker's life has ended. Every question is answered before the next one

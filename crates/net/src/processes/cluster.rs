@@ -155,7 +155,9 @@ impl Process {
                 let workspace = Workspace { memory, ..Workspace::default() };
                 Computing::on_thread(me, compute, pace, workspace, events.clone())
             }
-            Gradients::Theirs(start) => Computing::at_host(me, &start, events.clone()),
+            Gradients::Theirs(start) => {
+                Computing::at_host(me, &start, mesh.gradient_memory(), events.clone())
+            }
         };
         let (concludes, conclusions) = mpsc::channel();
         let has_ended = Arc::<AtomicBool>::default();

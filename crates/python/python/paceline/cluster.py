@@ -27,6 +27,7 @@ class OnCluster:
 
     speeds: tuple[float, ...] = ()
     is_simulated = False
+    needs_numbers = True
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class OnCluster:
             self._launch(self._launched, bring)
         assert self._coordinator is not None and self._token is not None and self.job is not None
         self._check_batch(bring, self.job)
-        common = json.dumps([bring.offer.frozen, [t["dtype"] for t in bring.offer.tensors]])
+        common = json.dumps([bring.offer.frozen, [t["dtype"] for t in bring.offer.tensors], bring.offer.done])
         number = int.from_bytes(hashlib.blake2b(common.encode(), digest_size=8).digest(), "little")
         spec = json.dumps(bring.spec(1))
         self._member = _paceline.member(spec, bring.initial, self._coordinator, self._token, self._insecure, number)
@@ -80,7 +81,10 @@ class OnCluster:
             if "differ" in str(error):
                 told = str(error)
                 if "other contents" in told:
-                    told = "frozen parameters, or types of parameters, differ from those of the job's first worker: load the same files everywhere"
+                    told = (
+                        "frozen parameters, types of parameters, or the state of worker.load_state_dict differ from those of the job's "
+                        "first worker: load the same files everywhere"
+                    )
                 raise Refused(told) from None
             raise
         if line is None:

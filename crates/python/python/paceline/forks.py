@@ -56,6 +56,10 @@ def _close_if_ours(number: int) -> None:
             # Links of peers come to the port at which this worker listens; its own go to theirs.
             is_ours = tuple(own) in _known or (peer is not None and tuple(peer) in _known)
             is_ours = is_ours or (own[1] in ports and _is_unspecified_known(own[1]))
+        elif found.family == socket.AF_UNIX:
+            # Where peers of this machine pass their memory on.
+            name = found.getsockname()
+            is_ours = isinstance(name, bytes) and name.startswith(b"\0paceline-")
     finally:
         found.detach()
     if is_ours:

@@ -67,7 +67,7 @@ class FunctionHost:
         read_only.flags.writeable = False
         total, loss, weight = self._gradient(read_only, indices)
         self._array[:] = total
-        line.add(self._flat, 1.0)
+        line.add([(self._flat.address, self.params.size)], 1.0)
         line.computed(self._flat, len(indices), weight, loss, time.perf_counter() - since)
 
     def _step(self, factor: float) -> None:

@@ -8,9 +8,7 @@ import copy
 import logging
 import math
 import time
-import types
 from collections.abc import Callable, Iterable
-from enum import Enum
 from typing import Any
 
 import torch
@@ -21,25 +19,16 @@ from .keeping import pack, unpack
 from .loader import Loader, Piece, Samples
 from .offer import Bring, Offer, Options
 from .place import Place
-from .replica import Replica
+from .replica import LocalReplica, Replica
+from .resuming import Before, Rest, Spans, joined
+from .stepping import State, wrap_optimizer
 from .translate import center_rule
 
-__all__ = ["Host", "State"]
+__all__ = ["Host"]
 
 _log = logging.getLogger("paceline")
-
-
-class State(Enum):
-    """What the user's loop must do next."""
-
-    #: Ask for a batch.
-    IDLE = 0
-    #: Call backward() on the batch.
-    COMPUTING = 1
-    #: Call optimizer.step(): the gradients are the mean over all workers.
-    APPLY = 2
-    #: Call optimizer.step(), which does nothing: there is no update yet.
-    NOTHING = 3
+#: Algorithms whose members all know which samples are learned.
+_SYNCHRONOUS = ("all_reduce", "delayed", "periodic_average")
 
 
 class Host:
@@ -56,6 +45,7 @@ class Host:
         piece: tuple[int | None, int | None],
         weight: Callable[[Any], Any] | None,
         order: Callable[[int], Any] | None,
+        before: Before,
     ) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise Refused("LBFGS evaluates the loss several times in a step: choose an optimizer that steps once for each gradient")
@@ -71,7 +61,8 @@ class Host:
         self.model = model
         self.optimizer = optimizer
         self.weigh = weight
-        self.replica = Replica(model, optimizer)
+        is_local = not place.needs_numbers and algorithm == "all_reduce" and options.strategy != "qsgd" and options.choices is None
+        self.replica = LocalReplica(model, optimizer) if is_local else Replica(model, optimizer)
         self.samples = Samples(loader, options.seed, piece[1], order, is_simulated=place.is_simulated)
         self.loader = Loader(self, self.samples)
         self.batch_max = piece[0]
@@ -84,16 +75,25 @@ class Host:
         self.line: _paceline.Line
         self.state = State.IDLE
         self.is_over = False
-        self.epoch = 0
+        self.epoch = before.epoch
         self.batches = 0
-        self.updates = 0
-        self.skipped = 0
+        self.updates = before.updates
+        self.skipped = before.skipped
         self.factor = 1.0
         self.round = 0
         self.progress = 0.0
         self.members: list[int] = []
         self.total = int(math.floor(options.epochs * self.samples.per_epoch + 0.5))
         self._epochs = max(1, math.ceil(options.epochs))
+        self._before = before
+        if before.done:
+            before.check(self.samples.per_epoch, piece[1], options.seed, self.total)
+        self.samples.begin(self.total - before.samples, Rest(before.done, self.total) if before.done else None)
+        #: The samples in all members' replicas, the last share, and the shares of this round that are only in this replica.
+        self._done: Spans = []
+        self._spans: Spans = []
+        self._alone: Spans = []
+        self._is_alone = False
         self._options = options
         self._algorithm = algorithm
         self._kept = kept
@@ -131,6 +131,7 @@ class Host:
             self.replica.frozen_hashes(),
             rate,
             rule,
+            self._before.done,
         )
 
     def initial(self) -> _paceline.Flat:
@@ -142,6 +143,21 @@ class Host:
         self.line = self.place.enter(bring)
         if self.place.is_simulated:
             torch.set_num_threads(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Worker.state_dict`."""
+        if self._algorithm not in _SYNCHRONOUS:
+            raise Refused(
+                f"worker.state_dict with strategy = {self._options.strategy}: no worker knows which samples the others have learned; "
+                "use the checkpoints of join(checkpoints=...) or of the coordinator"
+            )
+        if self.state not in (State.IDLE, State.NOTHING):
+            raise Refused("worker.state_dict in the middle of an update: call it after optimizer.step(), and save the model there, too")
+        mine = joined(self._done, self._alone)
+        done = joined(self._before.done, self.samples.rest.spans(mine) if self.samples.rest is not None else mine)
+        kept = {name: one.state_dict() for name, one in self._kept.items()}
+        counts = (self._options.seed, self.epoch, self.updates, self.skipped)
+        return Before(done, self.samples.per_epoch, self.samples.fixed, *counts, kept).state_dict()
 
     def close(self) -> None:
         """Leaves the job."""
@@ -188,8 +204,10 @@ class Host:
                 self.line.keep(self._state())
 
     def _at(self, ask: _paceline.Ask) -> None:
-        self.round, self.members = ask.round, ask.members
-        self.progress = min(1.0, ask.samples / self.total)
+        if ask.round != self.round:
+            self._alone = []
+        self.round, self.members, self._done = ask.round, ask.members, ask.done
+        self.progress = min(1.0, (self._before.samples + ask.samples) / self.total)
 
     def _ended(self) -> bool:
         """After the line has ended: whether the job is over for this worker. If not, it lives on with another line."""
@@ -221,7 +239,7 @@ class Host:
         elif state is not None and self.updates > 0:
             # The job starts over.
             self.optimizer.load_state_dict(self._initial_state)
-            self.epoch = 0
+            self.epoch = self._before.epoch
         self.line.done()
 
     def _adopt(self, found: Any) -> None:
@@ -284,7 +302,6 @@ class Host:
 
     def yielding(self, samples: int, batch: Any, is_last: bool) -> None:
         """A piece is given to the user's loop."""
-        self.replica_attached()
         self._piece_samples = samples
         self._piece_weight = float(samples) if self.weigh is None else float(self.weigh(batch))
         if not (math.isfinite(self._piece_weight) and self._piece_weight >= 0.0):
@@ -299,16 +316,6 @@ class Host:
         if self.state is State.COMPUTING and not self._has_gradient:
             raise Refused("a batch had no backward(): call loss.backward() once for every batch")
 
-    def replica_attached(self) -> None:
-        """Makes the flat vectors when the parameters are where they stay."""
-        if not self.replica._groups:
-            held = [p.grad for p in self.replica.params]
-            self.replica.attach()
-            if any(grad is not None for grad in held):
-                for p, grad in zip(self.replica.params, held, strict=True):
-                    if grad is not None and p.grad is not None:
-                        p.grad.copy_(grad)
-
     def report_loss(self, value: Any) -> None:
         """The mean loss of the last piece; it is read when the gradient is handed over, so that a GPU does not wait for it."""
         self._loss = value.detach() if isinstance(value, torch.Tensor) else float(value)
@@ -319,6 +326,7 @@ class Host:
         self._weight = 0.0
         self._losses = 0.0
         self._took = 0.0
+        self._spans = ask.spans
         self._share = sum(end - start for start, end in ask.spans)
         self._is_repeated = False
         self._has_gradient = False
@@ -331,7 +339,6 @@ class Host:
             ask = self._pending
             assert ask is not None
             self._pending = None
-            self.replica_attached()
             self._show(ask)
             self.optimizer.step()
             return []
@@ -343,7 +350,7 @@ class Host:
     def _ends_epoch(self, ask: _paceline.Ask) -> bool:
         if ask.kind != "compute":
             return False
-        epoch = min(ask.samples // self.samples.per_epoch, self._epochs - 1)
+        epoch = min((self._before.samples + ask.samples) // self.samples.per_epoch, self._epochs - 1)
         if epoch > self.epoch:
             self.epoch += 1
             return True
@@ -363,7 +370,7 @@ class Host:
             # A GradScaler leaves out a step whose gradients are not finite; all workers do, because they have the same.
             self.skipped += 1
             _log.info("round %d: the gradients are not finite, and the step was left out", self.round)
-            self._applied()
+            self.applied()
         self.state = State.IDLE
 
     # The end of backward()
@@ -385,7 +392,7 @@ class Host:
         inner.register_forward_hook(after_forward)
         for p in self.replica.params:
             p.register_post_accumulate_grad_hook(arm)  # type: ignore[no-untyped-call]
-        self._wrap_optimizer()
+        wrap_optimizer(self)
 
     def _arm(self) -> None:
         if not self._is_armed and self.state is not State.IDLE:
@@ -405,19 +412,17 @@ class Host:
             ask = self._pending
             assert ask is not None
             self._pending = None
-            self.replica.gather()
             self._show(ask)
             return
-        self.replica.gather()
         if self._piece_weight > 0.0:
-            self.line.add(self.replica.flat, self._piece_weight)
+            self.replica.hand(self.line, self._piece_weight)
             self._weight += self._piece_weight
             if self._loss is not None:
                 self._losses += float(self._loss) * self._piece_weight
                 self._loss = None
         if self.needs_steps is not None or self.loader.is_stepping:
-            # The next piece begins with zero; the update ends in `next_pieces`.
-            self.replica.zero_handed()
+            # The update ends in `next_pieces`.
+            self.replica.clear()
             return
         self._hand_over()
         ask, _ = self._wait()
@@ -444,74 +449,21 @@ class Host:
 
     def _show(self, ask: _paceline.Ask) -> None:
         """Makes the mean over all workers' samples the gradient of the model."""
-        self.line.mean(self.replica.flat)
-        self.replica.take()
-        self.progress = min(1.0, ask.samples / self.total)
-        self.round, self.members = ask.round, ask.members
+        self.replica.take(self.line)
+        self._at(ask)
+        self._is_alone = ask.is_alone
         self.state = State.APPLY
 
     def _nothing(self) -> None:
         """There is nothing to apply; `optimizer.step()` finds zeros and does nothing."""
         self.state = State.NOTHING
-        self.replica.zero_handed()
+        self.replica.zero()
 
-    # The optimizer
+    # The end of an update
 
-    def _wrap_optimizer(self) -> None:
-        inner: Callable[..., Any] = self.optimizer.step
-        clear: Callable[..., Any] = self.optimizer.zero_grad
-
-        def step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None = None, **more: Any) -> Any:
-            loss = None
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
-            if self.state is State.NOTHING:
-                self.state = State.IDLE
-                optimizer._opt_called = True  # type: ignore[attr-defined]
-                return loss
-            if self.state is not State.APPLY:
-                if self.is_over:
-                    return loss
-                raise Refused("optimizer.step() without a gradient: call loss.backward() on a batch of the loader first")
-            self._check_unchanged()
-            rates = [group.get("lr") for group in optimizer.param_groups]
-            if self.factor != 1.0:
-                for group in optimizer.param_groups:
-                    if group.get("lr") is not None:
-                        group["lr"] = group["lr"] * self.factor
-            try:
-                inner(**more)
-            finally:
-                if self.factor != 1.0:
-                    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                        if rate is not None:
-                            group["lr"] = rate
-            self.updates += 1
-            optimizer._opt_called = True  # type: ignore[attr-defined]
-            self._applied()
-            return loss
-
-        def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool = True) -> None:
-            if self.replica._groups:
-                self.replica.attach()
-            else:
-                clear(set_to_none)
-
-        # Schedulers look for this to see whether they are called after step().
-        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        self.optimizer.step = types.MethodType(step, self.optimizer)  # type: ignore[method-assign]
-        self.optimizer.zero_grad = types.MethodType(zero_grad, self.optimizer)  # type: ignore[method-assign]
-
-    def _applied(self) -> None:
+    def applied(self) -> None:
+        """The optimizer has made its step, or a GradScaler has left it out."""
         self.state = State.IDLE
+        if self._is_alone:
+            self._alone = joined(self._alone, self._spans)
         self.line.done()
-
-    def _check_unchanged(self) -> None:
-        held = sum(1 for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad)
-        known = len(self.replica.params)
-        if held != known:
-            raise Refused(
-                f"the optimizer has {held} parameters that are learned, and had {known} in worker.prepare: add parameter groups and "
-                "change requires_grad before it"
-            )

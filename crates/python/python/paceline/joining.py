@@ -65,7 +65,7 @@ def join(
     if seat is not None:
         place = OnStage(seat)
     elif cluster is None:
-        place = Alone(journal)
+        place = Alone(journal, needs_numbers=saved is not None or resume is not None)
     else:
         place = cluster
         if resume is not None or (saved is not None and cluster.job is not None):

@@ -10,6 +10,7 @@ from torch.utils import data
 from . import _paceline
 from .errors import Refused
 from .prefetch import Prefetcher
+from .resuming import Rest
 
 if TYPE_CHECKING:
     from .host import Host
@@ -73,6 +74,8 @@ class Samples:
         self._prefetcher: Prefetcher | None = None
         if loader.num_workers > 0 and not is_simulated:
             self._prefetcher = Prefetcher(loader, self.indices_at)
+        #: Which positions are left, if the job continues another one.
+        self.rest: Rest | None = None
         #: Seconds in which the loop waited for samples.
         self.waited = 0.0
         #: The last piece that was computed.
@@ -106,6 +109,8 @@ class Samples:
 
     def indices_at(self, position: int) -> list[int]:
         """The samples' indices at a position of the job."""
+        if self.rest is not None:
+            position = self.rest.at(position)
         if self.fixed is None:
             spans = [(position, position + 1)]
         else:
@@ -116,6 +121,12 @@ class Samples:
         if self._order is None:
             return [index for _, index in places]
         return [self._epoch_order(epoch)[index] for epoch, index in places]
+
+    def begin(self, total: int, rest: Rest | None) -> None:
+        """The job has so many positions; `rest`: which ones they are, if it continues another one."""
+        self.rest = rest
+        if self._prefetcher is not None:
+            self._prefetcher.total = total
 
     def close(self) -> None:
         """Ends the processes that read ahead."""

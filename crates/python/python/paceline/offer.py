@@ -38,6 +38,13 @@ class Offer:
     learning_rate: float = 0.1
     #: The optimizer that a center uses, if the strategy has one that applies gradients.
     rule: dict[str, Any] | None = None
+    #: The positions that were learned before this job, as `Worker.load_state_dict` says.
+    done: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def samples_before(self) -> int:
+        """How many they are."""
+        return sum(end - start for start, end in self.done)
 
     def spec(self, workers: int, checkpoints: dict[str, Any] | None, resume: str | None) -> dict[str, Any]:
         """The job, as the engine reads it."""
@@ -65,6 +72,7 @@ class Offer:
             "job": job,
             "workers": workers,
             "samples": self.samples,
+            "samples_before": self.samples_before,
             "params": self.params,
             "tensors": tensors,
             "resume": resume,
@@ -94,6 +102,11 @@ class Offer:
                     f"the frozen parameter {theirs_frozen[0]} has other numbers than at another worker: frozen parameters "
                     "are not exchanged, so load the same file everywhere"
                 )
+        if self.done != other.done:
+            raise Refused(
+                f"this worker continues after {other.samples_before} samples, and another one after {self.samples_before}: give "
+                "worker.load_state_dict the same state everywhere"
+            )
         for name in ("samples", "batch"):
             mine_count, theirs_count = getattr(self, name), getattr(other, name)
             if mine_count != theirs_count:

@@ -20,6 +20,8 @@ class Place(Protocol):
     speeds: tuple[float, ...]
     #: Whether time is virtual, so that nothing may depend on what runs at the same time.
     is_simulated: bool
+    #: Whether gradients and parameters must reach the engine: other workers need them, or checkpoints do.
+    needs_numbers: bool
 
     def enter(self, bring: Bring) -> _paceline.Line:
         """Begins the job, or joins it; returns the worker's line."""
@@ -44,6 +46,7 @@ class OnStage:
         self.seat = seat
         self.speeds = tuple(seat.stage.speeds)
         self.is_simulated = seat.stage.is_simulated
+        self.needs_numbers = True
 
     def enter(self, bring: Bring) -> _paceline.Line:
         """See `Place`."""
@@ -77,7 +80,8 @@ class Alone:
     speeds: tuple[float, ...] = ()
     is_simulated = False
 
-    def __init__(self, journal: str | None) -> None:
+    def __init__(self, journal: str | None, *, needs_numbers: bool) -> None:
+        self.needs_numbers = needs_numbers
         self.journal = journal
         self.run: _paceline.Run | None = None
 

@@ -1,10 +1,12 @@
 """Reads samples ahead in the processes of a data loader.
 
 Which samples are this worker's next is known, but not how many it takes at once. So the processes read grains of a few samples, and
-a share takes samples out of grains. A data loader asks its batch sampler inside `__next__`, so the sampler never waits and never
+a share takes samples out of grains. Where shares change from round to round, their borders are not where they were expected: as many
+samples beyond the borders are read, too, as these have moved lately. A data loader asks its batch sampler inside `__next__`, so the sampler never waits and never
 ends: if nothing is known, it gives an empty grain.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -78,6 +80,11 @@ class Prefetcher:
 
     def __init__(self, loader: "data.DataLoader[Any]", indices_at: Callable[[int], list[int]]) -> None:
         self._indices_at = indices_at
+        #: How many positions the job has.
+        self.total: int | None = None
+        #: Where the next share was expected to be, and how far borders have moved lately.
+        self._expected: tuple[int, int] | None = None
+        self._moved = 0.0
         self._grains = _Grains()
         self._grain = max(1, -(-int(loader.batch_size or 1) // max(4, loader.num_workers)))
         self._is_stacked = loader.collate_fn is data.default_collate
@@ -106,6 +113,7 @@ class Prefetcher:
             reach -= end - start
             if reach <= 0:
                 break
+        wanted.extend(self._beyond(share, ahead))
         keep = set(wanted)
         self._read = {at: samples for at, samples in self._read.items() if at in keep}
         # What is only queued is queued anew; what is under way comes anyhow.
@@ -117,6 +125,20 @@ class Prefetcher:
             positions = missing[start : start + self._grain]
             self._asked.update(positions)
             self._grains.queue.append((positions, [i for at in positions for i in self._indices_at(at)]))
+
+    def _beyond(self, share: list[int], ahead: list[tuple[int, int]]) -> list[int]:
+        """Positions beyond the borders of the share that is expected next: those that moved borders would make this worker's."""
+        if self._expected is not None:
+            moved = max(abs(share[0] - self._expected[0]), abs(share[-1] + 1 - self._expected[1]))
+            # Forgotten slowly: speeds that have changed will change again.
+            self._moved = max(0.9 * self._moved, float(moved))
+        if not ahead:
+            self._expected = None
+            return []
+        start, end = self._expected = ahead[0]
+        margin = min(math.ceil(self._moved), len(share) // 2)
+        last = end + margin if self.total is None else min(end + margin, self.total)
+        return [*range(max(share[-1] + 1, start - margin), start), *range(end, last)]
 
     def take(self, positions: list[int]) -> list[Any]:
         """The samples at these positions; waits until they are read."""

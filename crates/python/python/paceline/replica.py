@@ -1,7 +1,8 @@
 """A PyTorch model as one flat vector: its gradients, its parameters, its buffers.
 
-Gradients are views of the flat vector with the strides of their parameters, so that handing them over costs nothing. Parameters
-stay where they are: views of one storage would lose their strides and be saved whole. They are copied when somebody reads them.
+The engine reads gradients where `backward()` has put them, and writes their mean to a flat vector; the gradients are then views of it
+with the strides of their parameters. Parameters stay where they are: views of one storage would lose their strides and be saved whole.
+They are copied when somebody reads them.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ import torch
 from . import _paceline
 from .errors import Refused
 
-__all__ = ["Replica"]
+__all__ = ["LocalReplica", "Replica"]
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: Frozen tensors up to this size are hashed whole, larger ones by some of their numbers.
@@ -103,49 +104,71 @@ class Replica:
 
     # Gradients
 
-    def attach(self) -> None:
-        """Makes all gradients views of the flat vector, and zero."""
+    def hand(self, line: _paceline.Line, weight: float) -> None:
+        """Adds the gradients of a piece, times its weight, to what the engine sums."""
+        line.add(self.gather(), weight)
+
+    def gather(self) -> list[tuple[int, int]]:
+        """Where the gradients are, as addresses and lengths in the order of the flat vector; an address of 0: there is none. Gradients
+        that do not lie like their parameters, or elsewhere than in this process's memory, are copied to the flat vector."""
         if not self._groups or any(p.device != g.device for g in self._groups for p in g.params):
+            held = [p.grad for p in self.params]
+            self._group()
+            for p, grad in zip(self.params, held, strict=True):
+                p.grad = grad
+        found: list[tuple[int, int]] = []
+        for group in self._groups:
+            for p, view, address in zip(group.params, group.views, group.addresses, strict=True):
+                at = self._gradient_at(p, group, view, address)
+                if group.handed is None:
+                    found.append((at, p.numel()))
+            if group.handed is not None:
+                group.handed.copy_(group.grads)
+                found.append((self.flat.address + 4 * group.start, group.grads.numel()))
+        return found
+
+    def _gradient_at(self, p: torch.nn.Parameter, group: _Group, view: torch.Tensor, address: int) -> int:
+        grad = p.grad
+        if grad is None:
+            if group.handed is not None:
+                view.zero_()
+            return 0
+        if grad.layout is not torch.strided:
+            raise Refused(f"{self._name_of(p)} has a sparse gradient, which cannot be summed: use sparse=False")
+        at = grad.data_ptr()
+        lies_alike = grad.dtype == torch.float32 and grad.device == group.device and grad.stride() == p.stride()
+        if at != address and not (group.handed is None and lies_alike):
+            view.copy_(grad)
+            p.grad, at = view, address
+        return at
+
+    def clear(self) -> None:
+        """The next piece begins without gradients."""
+        for p in self.params:
+            p.grad = None
+
+    def zero(self) -> None:
+        """Makes all gradients zero: a GradScaler asks for some."""
+        if not self._groups:
             self._group()
         for group in self._groups:
             group.grads.zero_()
+        self._show_views()
+
+    def _show_views(self) -> None:
+        for group in self._groups:
             for p, view in zip(group.params, group.views, strict=True):
                 p.grad = view
 
-    def gather(self) -> None:
-        """Brings all gradients into the flat vector, whatever `zero_grad` or `to` have replaced them by."""
-        if any(p.device != g.device for g in self._groups for p in g.params):
-            held = [p.grad for g in self._groups for p in g.params]
+    def take(self, line: _paceline.Line) -> None:
+        """Makes the mean over all workers' samples the gradients of the model, and that of its buffers the buffers."""
+        line.mean(self.flat)
+        if not self._groups:
             self._group()
-            for p, grad in zip((p for g in self._groups for p in g.params), held, strict=True):
-                p.grad = grad
-        for group in self._groups:
-            for p, view, address in zip(group.params, group.views, group.addresses, strict=True):
-                grad = p.grad
-                if grad is None:
-                    view.zero_()
-                elif grad.layout is not torch.strided:
-                    raise Refused(
-                        f"{self._name_of(p)} has a sparse gradient, which cannot be summed: use sparse=False"
-                    )
-                elif grad.data_ptr() != address:
-                    view.copy_(grad)
-                else:
-                    continue
-                p.grad = view
-            if group.handed is not None:
-                group.handed.copy_(group.grads)
-
-    def zero_handed(self) -> None:
-        """Makes all gradients zero, where they are."""
-        for group in self._groups:
-            group.grads.zero_()
-
-    def take(self) -> None:
-        """Makes what stands in the flat vector the gradients and buffers of the model."""
         for group in self._groups:
             if group.handed is not None:
                 group.grads.copy_(group.handed)
+        self._show_views()
         self._spread_buffers(self._whole)
 
     def write_buffers(self) -> None:
@@ -179,7 +202,7 @@ class Replica:
 
     def _exports(self) -> tuple[_paceline.Flat, torch.Tensor]:
         if self._exported is None:
-            self._exported = _paceline.Flat(self.size)
+            self._exported = _paceline.Flat(self._whole.numel())
         return self._exported, torch.frombuffer(self._exported, dtype=torch.float32)
 
     def _views(self, whole: torch.Tensor) -> list[torch.Tensor]:
@@ -230,6 +253,82 @@ class Replica:
 
     def _name_of(self, parameter: torch.nn.Parameter) -> str:
         return next(name for name, p in zip(self.names, self.params, strict=True) if p is parameter)
+
+
+class LocalReplica(Replica):
+    """The replica of a worker that is alone for good and saves nothing: the engine deals samples to it, and needs no numbers.
+
+    What `backward()` has computed is the mean already, so that a step costs what it costs without Paceline.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(model, optimizer)
+        # The engine's model has one number.
+        self.learned = self.size = 1
+        self.flat = _paceline.Flat(1)
+        #: The weight of the last piece, and the sums over the pieces before.
+        self._weight = 0.0
+        self._sums: list[torch.Tensor | None] | None = None
+        self._weights = 0.0
+
+    def tensors(self) -> list[dict[str, Any]]:
+        """See `Replica`."""
+        return [{"name": "none", "shape": [1], "dtype": "float32", "memory": None, "is_steps": False}]
+
+    def hand(self, line: _paceline.Line, weight: float) -> None:
+        """See `Replica`."""
+        for p in self.params:
+            if p.grad is not None and p.grad.layout is not torch.strided:
+                raise Refused(f"{self._name_of(p)} has a sparse gradient, which cannot be summed: use sparse=False")
+        line.add([(0, 1)], weight)
+        self._weight = weight
+
+    def clear(self) -> None:
+        """See `Replica`."""
+        if self._weight > 0.0:
+            parts = [None if p.grad is None else p.grad * self._weight for p in self.params]
+            before = self._sums or [None] * len(parts)
+            self._sums = [old if new is None else new if old is None else old + new for old, new in zip(before, parts, strict=True)]
+            self._weights += self._weight
+        self._weight = 0.0
+        super().clear()
+
+    def take(self, line: _paceline.Line) -> None:
+        """See `Replica`."""
+        line.mean(self.flat)
+        if self._sums is not None:
+            for p, total in zip(self.params, self._sums, strict=True):
+                p.grad = None if total is None else total / self._weights
+        elif self._weight == 0.0:
+            self.zero()
+        self._sums, self._weights, self._weight = None, 0.0, 0.0
+
+    def zero(self) -> None:
+        """See `Replica`."""
+        for p in self.params:
+            p.grad = torch.zeros_like(p)
+
+    def write_buffers(self) -> None:
+        """See `Replica`: nobody averages them."""
+
+    def is_finite(self) -> bool:
+        """See `Replica`."""
+        return all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in self.params)
+
+    def export(self) -> _paceline.Flat:
+        """See `Replica`."""
+        return self.flat
+
+    def whole(self) -> _paceline.Flat:
+        """The parameters and buffers as one vector."""
+        return super().export()
+
+    def room(self) -> _paceline.Flat:
+        """See `Replica`."""
+        return self.flat
+
+    def load(self) -> None:
+        """See `Replica`: it begins with its own parameters."""
 
 
 def _check_model(model: torch.nn.Module) -> None:

@@ -10,6 +10,7 @@ from .errors import Refused
 from .offer import Bring, Options
 from .outcome import Outcome
 from .place import OnStage, Place
+from .resuming import Before
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +64,7 @@ class Worker:
         self._saved = (checkpoints, resume)
         self._host: Host | None = None
         self._kept: dict[str, Any] = {}
+        self._before = Before()
         self._outcome: Outcome | None = None
         self._is_closed = False
         if isinstance(place, OnStage):
@@ -109,7 +111,7 @@ class Worker:
 
         if self._host is not None:
             raise Refused("worker.prepare was called before: a worker trains one model with one optimizer")
-        host = Host(self._place, self._options, self._kept, model, optimizer, loader, self._piece, weight, order)
+        host = Host(self._place, self._options, self._kept, model, optimizer, loader, self._piece, weight, order, self._before)
         checkpoints, resume = self._saved
         host.begin(Bring(host.offer(), host.initial(), checkpoints, resume))
         self._host = host
@@ -122,6 +124,28 @@ class Worker:
             if not (hasattr(kept, "state_dict") and hasattr(kept, "load_state_dict")):
                 raise Refused(f"worker.keep({name}=...): it has no state_dict() and load_state_dict()")
             self._kept[name] = kept
+            if name in self._before.kept:
+                kept.load_state_dict(self._before.kept[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a job needs to continue from a file of your own: which samples this worker's replica holds, the epoch, and the states of
+        what `keep` keeps. Save it with the states of your model and of your optimizer, after `optimizer.step()`:
+
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "worker": worker.state_dict()}, path)
+        """
+        return self._trained().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues a job where `state_dict` was called, in the middle of an epoch, on any number of workers. Call it on all workers,
+        before `prepare`, and load model and optimizer yourself. What was learned after the file was written is learned again."""
+        if self._host is not None:
+            raise Refused("worker.load_state_dict after worker.prepare: the job has begun; call it before")
+        if self._saved != (None, None):
+            raise Refused("worker.load_state_dict with join(checkpoints=..., resume=...): continue from your own file, or from Paceline's")
+        before = Before.read(state)
+        for name in before.kept.keys() & self._kept.keys():
+            self._kept[name].load_state_dict(before.kept[name])
+        self._before = before
 
     def epochs(self) -> Iterator[int]:
         """The epochs of the job, from the one in which this worker joins to the last. All members end an epoch after the same update."""
@@ -170,8 +194,12 @@ class Worker:
     @property
     def outcome(self) -> Outcome | None:
         """What the job ended with, if this worker was alone and the job is over."""
+        from .replica import LocalReplica
+
         if self._host is not None and self._host.is_over and self._outcome is None:
             self._outcome = self._place.leave()
+            if self._outcome is not None and isinstance(self._host.replica, LocalReplica):
+                self._outcome.params = self._host.replica.whole()
         return self._outcome
 
     def close(self) -> None:

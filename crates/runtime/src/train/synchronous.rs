@@ -137,7 +137,7 @@ async fn attempt(
     }
     // First, so that a reader of the round's lines can read its replica.
     if worker.is_shown() {
-        worker.publish().await;
+        worker.show().await;
     }
     worker.commit().await;
     worker.evaluate_if_due();

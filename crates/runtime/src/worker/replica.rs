@@ -179,6 +179,18 @@ impl Worker {
 
 /// What the training loop does with a replica.
 impl Worker {
+    /// Puts the replica of a synchronous member where it is read to be evaluated. Nobody adopts from there, so that a host need not
+    /// pack its optimizer's state, which may be twice as long as the replica.
+    pub(crate) async fn show(&self) {
+        if let Held::Ours { .. } = self.state.replica {
+            return self.publish().await;
+        }
+        let params = self.params().await.clone();
+        let (optimizer, done) = (AnyOptimizerState::Theirs(Arc::default()), Arc::default());
+        let shown = Published { params, optimizer, reign: 0, version: 0, done };
+        self.port.publish(Shelf::Replica, shown);
+    }
+
     /// The optimizer's state, as a newcomer adopts it.
     pub(crate) async fn optimizer(&self) -> AnyOptimizerState {
         match &self.state.replica {
@@ -241,7 +253,8 @@ impl Worker {
     /// Where the job stands after so many steps of this round.
     fn moment(&self, steps: u64) -> Moment {
         let (round, view) = (self.state.round, self.state.agreed.view.clone());
-        Moment { round, samples: self.clock_after(steps), view }
+        let done = self.state.agreed.ledger.done().clone();
+        Moment { round, samples: self.clock_after(steps), view, done }
     }
 
     async fn apply(&mut self, along: Along) {
