@@ -116,10 +116,8 @@ impl Reader for Status {
             Record::Resumed { past: Some(past), .. } => {
                 (self.bytes, self.began) = (past.bytes_sent, line.at);
             }
-            Record::View { members, .. } if self.phase == Phase::Waiting => {
-                if !members.is_empty() {
-                    self.phase = Phase::Training;
-                }
+            Record::View { members, .. } if self.phase == Phase::Waiting && !members.is_empty() => {
+                self.phase = Phase::Training;
             }
             Record::Exchanged { bytes, .. }
             | Record::Sent { bytes, .. }
