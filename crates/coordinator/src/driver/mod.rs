@@ -24,6 +24,9 @@ use crate::messages::{Answer, Described, Down, FileHead};
 use crate::service::{Incoming, Lane, queue};
 use crate::stored::{Batch, Memory, Stored};
 
+/// What the first worker knows of the job, turned into lines.
+type FirstLines = Box<dyn Fn(&str) -> Vec<Line> + Send>;
+
 /// What the first worker knew (`None` for itself), and what the newcomer knows.
 pub type CheckFacts = Box<dyn Fn(Option<&str>, &str) -> Result<u64, String> + Send>;
 

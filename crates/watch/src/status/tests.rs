@@ -73,6 +73,27 @@ fn the_worker_that_the_others_wait_for_is_named_with_what_it_costs() {
     );
 }
 
+/// On a busy machine each is the last one now and then.
+#[test]
+fn nobody_is_slow_if_all_wait_for_each_other_in_turn() {
+    let mut lines = two_workers(20);
+    for line in &mut lines {
+        let round = (line.at.as_millis().saturating_sub(1) / 10) as u64;
+        if let Record::Computed { who, .. }
+        | Record::Entered { who, .. }
+        | Record::Exchanged { who, .. } = &mut line.record
+            && !round.is_multiple_of(2)
+        {
+            *who = WorkerId(1 - who.0);
+        }
+    }
+
+    let Verdicts { slow, cost, .. } = at(&status(&lines), 200).verdicts;
+
+    assert_eq!(slow.sentence, "No single worker is slow: the members wait for each other in turn.");
+    assert_eq!(cost.sentence, "Waiting costs 25 % of the members' time.");
+}
+
 /// A worker learns the time when it joins, and may learn it late: by more than a round takes.
 #[test]
 fn who_is_slow_does_not_depend_on_how_well_clocks_agree() {

@@ -19,6 +19,9 @@ pub struct Grounds<'a> {
 
 /// A worker for which the others wait less than this part of their time is not slow.
 const WAITED_FOR_MIN: f64 = 0.05;
+/// A worker is slow only if the others wait for it so many times as long as for another one: where all share a busy machine, each
+/// is the last one now and then.
+const TIMES_THE_OTHERS: f64 = 2.0;
 /// A worker is slow if it computes at less than this part of the median speed.
 const SPEED_MIN: f64 = 0.67;
 
@@ -35,7 +38,13 @@ fn slow(grounds: &Grounds<'_>) -> Verdict {
     let members: Vec<&Worker> = grounds.members().collect();
     let median = median(members.iter().filter_map(|worker| worker.samples_per_second).collect());
     let worst = members.iter().max_by(|a, b| a.waited_for.total_cmp(&b.waited_for));
-    if let Some(worker) = worst.filter(|worker| worker.waited_for >= WAITED_FOR_MIN) {
+    let all: f64 = members.iter().map(|worker| worker.waited_for).sum();
+    let is_waited_for = |worker: &&&Worker| worker.waited_for >= WAITED_FOR_MIN;
+    if let Some(worker) = worst.filter(is_waited_for) {
+        let others = (all - worker.waited_for) / (members.len() as f64 - 1.0).max(1.0);
+        if worker.waited_for < TIMES_THE_OTHERS * others {
+            return fine("No single worker is slow: the members wait for each other in turn.");
+        }
         let (id, part) = (worker.id, percent(worker.waited_for));
         let speed = match (worker.samples_per_second, median) {
             (Some(speed), Some(median)) if speed < SPEED_MIN * median => format!(
@@ -44,7 +53,7 @@ fn slow(grounds: &Grounds<'_>) -> Verdict {
                 count(median.round() as u64)
             ),
             (Some(speed), _) => format!(
-                "; it computes {} samples/s, as fast as the median, so its share or its network is the reason",
+                "; it computes {} samples/s, about the median, so its share of the samples or its network may be why",
                 count(speed.round() as u64)
             ),
             _ => String::new(),
