@@ -30,9 +30,6 @@ type FirstLines = Box<dyn Fn(&str) -> Vec<Line> + Send>;
 /// What the first worker knew (`None` for itself), and what the newcomer knows.
 pub type CheckFacts = Box<dyn Fn(Option<&str>, &str) -> Result<u64, String> + Send>;
 
-/// Makes the first lines of a journal from the facts of the data.
-type FirstLines = Box<dyn Fn(&str) -> Vec<Line> + Send>;
-
 pub struct DriverConfig {
     /// Where log, journal and authority are kept.
     pub folder: PathBuf,
