@@ -1,6 +1,6 @@
 //! Letters, which are one-way messages outside any exchange; the state they carry; and values that peers read.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use paceline_learn::Vector;
@@ -143,13 +143,14 @@ impl Published {
     pub fn extract(&self, extent: Extent) -> Published {
         match extent {
             Extent::Whole => self.clone(),
-            Extent::Params => Published {
-                params: self.params.clone(),
-                optimizer: AnyOptimizerState::default(),
-                reign: self.reign,
-                version: self.version,
-                done: Arc::default(),
-            },
+            Extent::Params => {
+                // Gossip reads in every step: what is left out is not made anew each time.
+                static LEFT_OUT: LazyLock<(AnyOptimizerState, Arc<Spans>)> =
+                    LazyLock::new(Default::default);
+                let (optimizer, done) = LEFT_OUT.clone();
+                let (params, reign, version) = (self.params.clone(), self.reign, self.version);
+                Published { params, optimizer, reign, version, done }
+            }
         }
     }
 }
