@@ -114,7 +114,7 @@ pub enum Command {
         shelf: Shelf,
         to: Sender<Vec<Arc<Vector>>>,
     },
-    /// Whoever has no link by now will never have one.
+    /// A member that has no link by now will never have one.
     Orphaned,
     End,
 }
