@@ -239,18 +239,40 @@ fn long_rounds_are_judged_within_and_the_bytes_are_counted() {
     }
 }
 
+/// Rounds that ended, and messages between workers.
+#[derive(Default)]
+struct Sent {
+    rounds: usize,
+    messages: usize,
+}
+
+impl Reader for Sent {
+    fn read(&mut self, line: &Line) {
+        self.rounds += usize::from(matches!(line.record, Record::Committed { .. }));
+        self.messages += usize::from(matches!(line.record, Record::Sent { .. }));
+    }
+}
+
 /// The mean of what members have published is evaluated: their replicas are read by the first one.
 #[test]
-fn replicas_that_are_read_to_be_evaluated_are_counted_on_processes() {
-    let (plain, _) = job("gossip-pull", 2.0);
-    let job = Job { target_loss: Some(0.001), ..plain };
+fn replicas_that_are_read_to_be_evaluated_are_counted_once_on_processes() {
+    // A worker reads a replica after 20 steps; 40 times, two replicas are evaluated.
+    let period = Period::Constant { steps: 20 };
+    let job = Job {
+        choices: Some(Choices { period, ..Choices::of(StrategyKind::GossipPull) }),
+        target_loss: Some(0.001),
+        ..job("gossip-pull", 2.0).0
+    };
     let prepared = job.prepare(3).expect("the job is valid");
     let (options, _pids) = options();
-    let trained = train_on_processes(&job, &prepared, TrainOptions::default(), options);
-    let result = trained.expect("it ends").result;
+    let mut sent = Sent::default();
+    let train = TrainOptions { readers: vec![&mut sent], ..TrainOptions::default() };
+    let result = train_on_processes(&job, &prepared, train, options).expect("it ends").result;
 
     let replica = 4 * prepared.plan.initial.len() as u64;
     assert!(result.bytes_evaluated > 0 && result.bytes_evaluated.is_multiple_of(replica));
+    // Each of the three workers may have begun another round when the job ended.
+    assert!(sent.messages <= sent.rounds + 3, "{} in {} rounds", sent.messages, sent.rounds);
 }
 
 fn all_reduce(codec: Codec) -> Choices {

@@ -1,4 +1,5 @@
-//! Small worlds: a worker is lost at every event of a short run, and a second one at events after it.
+//! Small worlds: a worker is lost at every event of a short run, and a second one at events after it; and the coordinator
+//! hears nobody for a while, beginning at any moment.
 //!
 //! `cargo test --test worlds` takes some of these worlds; `WORLDS=all cargo test --release --test worlds` takes all of them
 //! and prints how many there were.
@@ -9,7 +10,7 @@ use paceline::learn::{Noise, Quadratic};
 use paceline::sim::checkers::{
     Custody, GradientsOnce, Learning, Liveness, ReplicasAgree, Traffic, Updates, Work,
 };
-use paceline::sim::scenario::Crash;
+use paceline::sim::scenario::{Crash, Cut, Direction, Link};
 use paceline::strategies::parts::{Period, Shares};
 use paceline::{
     Choices, Job, Optimizer, PrepareOptions, Scenario, Shape, SimulateOptions, Simulated,
@@ -33,19 +34,39 @@ fn kinds() -> Vec<Choices> {
 struct World {
     choices: Choices,
     workers: u32,
-    /// Words and orders take different times, and what a worker said just before it died may be lost.
-    is_unsteady: bool,
+    connections: Connections,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Connections {
+    Steady,
+    /// Words and orders take different times, and what a worker said just before it died may be lost.
+    Unsteady,
+    /// In addition, the two workers that keep the center first are far away from the others: a worker that hears of a
+    /// server's death late still gets its last answer, when the next server has read all copies of the center.
+    Distant,
+}
+
+/// For how long a worker, or the coordinator, may hear nothing.
+const PATIENCE: f64 = 0.01;
+
 impl World {
-    fn run(&self, crashes: Vec<Crash>) -> Result<Simulated, String> {
+    fn run(&self, crashes: Vec<Crash>, cuts: Vec<Cut>) -> Result<Simulated, String> {
         let workers = self.workers;
-        let mut scenario = Scenario { workers, crashes, ..Scenario::default() };
+        let mut scenario = Scenario { workers, crashes, cuts, ..Scenario::default() };
         scenario.compute.relative = vec![1.0, 1.3, 1.7, 2.2];
         scenario.coordinator.detection = 0.002;
-        if self.is_unsteady {
+        if self.connections != Connections::Steady {
             scenario.coordinator.jitter = 0.004;
             scenario.coordinator.loss = 1e-9;
+        }
+        if self.connections == Connections::Distant {
+            let far = |worker| Link { worker, bytes_per_second: 1e8, latency: 5e-3 };
+            scenario.network.links = vec![far(0), far(1)];
+            (scenario.coordinator.detection, scenario.coordinator.jitter) = (1e-4, 0.01);
+        }
+        if !scenario.cuts.is_empty() {
+            scenario.coordinator.patience = PATIENCE;
         }
         let model = Arc::new(Quadratic { curvature: vec![CURVATURE; 4], noise: 0.0 });
         let (train, test) = (Arc::new(Noise { len: SAMPLES }), Arc::new(Noise { len: 1 }));
@@ -144,43 +165,93 @@ fn crash(worker: u32, event: u64) -> Crash {
     Crash { worker, at: 0.0, at_event: Some(event), back_after: None }
 }
 
+/// The worlds visited so far, and those in which something was wrong.
+#[derive(Default)]
+struct Visits {
+    worlds: u64,
+    failures: Vec<String>,
+}
+
+impl Visits {
+    fn visit(&mut self, world: &World, crashes: Vec<Crash>, cuts: Vec<Cut>) -> Option<Simulated> {
+        self.worlds += 1;
+        let (kind, workers, connections) =
+            (world.choices.strategy, world.workers, world.connections);
+        let place = format!("{kind:?} x {workers}, {connections:?}, {crashes:?} {cuts:?}");
+        let ended = world.run(crashes, cuts);
+        ended.map_err(|why| self.failures.push(format!("{place}: {why}"))).ok()
+    }
+
+    fn found_nothing(self) {
+        let Visits { worlds, failures } = self;
+        println!("{worlds} worlds");
+        let shown: Vec<_> = failures.iter().take(10).collect();
+        assert!(failures.is_empty(), "{} of {worlds} worlds: {shown:#?}", failures.len());
+    }
+}
+
+fn takes_all() -> bool {
+    std::env::var_os("WORLDS").is_some()
+}
+
 #[test]
 fn a_loss_at_any_event_and_another_one_soon_after_lose_and_repeat_nothing() {
-    let all = std::env::var_os("WORLDS").is_some();
-    let (mut worlds, mut failures) = (0u64, vec![]);
-    let mut visit = |world: &World, crashes: Vec<Crash>| {
-        worlds += 1;
-        let unsteady = if world.is_unsteady { " unsteady" } else { "" };
-        let kind = world.choices.strategy;
-        let place = format!("{kind:?} x {}{unsteady}, {crashes:?}", world.workers);
-        let ended = world.run(crashes);
-        if let Err(why) = &ended {
-            failures.push(format!("{place}: {why}"));
-        }
-        ended.map(|simulated| simulated.events).unwrap_or(0)
+    let (all, mut visits) = (takes_all(), Visits::default());
+    let mut events = |world: &World, crashes| {
+        visits.visit(world, crashes, vec![]).map_or(0, |simulated| simulated.events)
     };
     for choices in kinds() {
-        for (workers, is_unsteady) in [(3, false), (4, false), (4, true)] {
-            let world = World { choices: choices.clone(), workers, is_unsteady };
-            let events = visit(&world, vec![]);
+        let mut shapes =
+            vec![(3, Connections::Steady), (4, Connections::Steady), (4, Connections::Unsteady)];
+        let has_center = [StrategyKind::ElasticAverage, StrategyKind::ParameterServer];
+        if has_center.contains(&choices.strategy) {
+            shapes.push((4, Connections::Distant));
+        }
+        for (workers, connections) in shapes {
+            let world = World { choices: choices.clone(), workers, connections };
+            let calm = events(&world, vec![]);
             let step = if all { 1 } else { 11 };
-            for event in (1..=events).step_by(step) {
+            for event in (1..=calm).step_by(step) {
                 for worker in 0..workers {
                     let first = crash(worker, event);
-                    let ended = visit(&world, vec![first.clone()]);
+                    let ended = events(&world, vec![first.clone()]);
                     if !event.is_multiple_of(if all { 5 } else { 33 }) {
                         continue;
                     }
                     let other = (worker + 1) % workers;
                     let later = (event..ended.min(event + 120)).step_by(if all { 1 } else { 17 });
                     for second in later {
-                        visit(&world, vec![first.clone(), crash(other, second)]);
+                        events(&world, vec![first.clone(), crash(other, second)]);
                     }
                 }
             }
         }
     }
-    println!("{worlds} worlds");
-    let shown: Vec<_> = failures.iter().take(10).collect();
-    assert!(failures.is_empty(), "{} of {worlds} worlds: {shown:#?}", failures.len());
+    visits.found_nothing();
+}
+
+/// Nobody is lost, so that nothing may be computed in vain (which every world checks).
+#[test]
+fn a_coordinator_that_hears_nobody_for_a_while_costs_nothing() {
+    let mut visits = Visits::default();
+    let moments = if takes_all() { 200 } else { 10 };
+    for choices in kinds() {
+        for workers in [3, 4] {
+            let connections = Connections::Steady;
+            let world = World { choices: choices.clone(), workers, connections };
+            let calm = visits.visit(&world, vec![], vec![]);
+            let seconds = calm.map_or(0.0, |it| it.result.seconds());
+            for moment in 0..moments {
+                let from = seconds * f64::from(moment) / f64::from(moments);
+                for (patiences, direction) in
+                    [(1.5, Direction::Both), (4.0, Direction::Both), (4.0, Direction::Out)]
+                {
+                    let (workers, to) = ((0..workers).collect(), from + patiences * PATIENCE);
+                    let cut = Cut { workers, from, to, coordinator: true, direction };
+                    visits.visit(&world, vec![], vec![cut]);
+                }
+            }
+        }
+    }
+    visits.found_nothing();
 }

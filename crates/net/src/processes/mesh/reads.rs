@@ -56,7 +56,8 @@ impl Serving {
             return;
         }
         let Some((_, reader)) = self.reads.remove(&request) else { return };
-        if let Some(value) = &value {
+        // What is collected for an evaluation is counted there (`Record::Fetched`).
+        if let (Some(value), Reader::Task(_)) = (&value, &reader) {
             let (to, bytes) = (self.config.me, HEADER_BYTES + value.bytes());
             let record = Record::Sent { who: from, to, bytes };
             let line = Line { at: self.config.clock.now(), record };
