@@ -259,9 +259,9 @@ impl Coordinator {
         self.with_plan(now, output)
     }
 
-    /// Who has been silent for too long. If that is more than half of all, or everyone who holds a replica, the
-    /// coordinator suspects itself first and waits for another patience after it has heard somebody; it never puts out
-    /// everyone.
+    /// Who has been silent for too long. If that is more than half of all, or everyone who holds a replica, or if nobody
+    /// at all has been heard lately, the coordinator suspects itself first and waits for another patience after it has
+    /// heard somebody; it never puts out everyone.
     fn silent(&mut self, now: Duration, output: &mut Output) -> Vec<WorkerId> {
         let patience = self.rules.patience;
         let is_silent = |beat: &Duration| beat.saturating_add(patience) < now;
@@ -269,13 +269,15 @@ impl Coordinator {
             self.beats.iter().filter(|(_, beat)| is_silent(beat)).map(|(who, _)| *who).collect();
         // Newcomers that are heard first, after the coordinator was away, must not cost the replicas of all others.
         let loses_all = self.state.are_last_holders(&silent);
-        let is_likely = 2 * silent.len() <= self.beats.len() && !loses_all;
+        // A coordinator that is cut off misses the worker first that happened to be the first one to be due again.
+        let newest = self.beats.values().max().copied().unwrap_or(now);
+        let hears_nobody = newest.saturating_add(patience / 2) < now;
+        let is_likely = 2 * silent.len() <= self.beats.len() && !loses_all && !hears_nobody;
         // A coordinator that was away hears one worker after the other: the last one is not silent.
         if silent.is_empty() || (is_likely && self.doubts_itself.is_none()) {
             self.doubts_itself = None;
             return silent;
         }
-        let hears_nobody = silent.len() == self.beats.len();
         if hears_nobody {
             self.doubts_itself = Some(now);
         }
@@ -469,6 +471,29 @@ mod tests {
         // A coordinator that has no reason to doubt itself waits no longer than it should.
         assert!(!puts_out(away + 2 * PATIENCE, &[0, 1]), "just heard");
         assert!(puts_out(away + 2 * PATIENCE + PATIENCE / 2, &[0, 1]), "the third one is silent");
+    }
+
+    #[test]
+    fn a_coordinator_that_is_cut_off_does_not_put_out_the_worker_that_it_misses_first() {
+        let mut coordinator = Coordinator::new(rules(Coordination::Synchronous), Spans::new());
+        let who: Vec<WorkerId> = (0..3)
+            .map(|_| coordinator.step(Duration::ZERO, Input::Hello).admitted.expect("room"))
+            .collect();
+        let mut puts_out = |now, heard: &[usize]| {
+            for i in heard {
+                let _ = coordinator.step(now, Input::Beat(who[*i]));
+            }
+            let orders = coordinator.step(now, Input::Tick).orders;
+            orders.iter().any(|it| matches!(it.order, Order::PutOut { .. }))
+        };
+
+        // The cable is pulled after the heartbeats of the others, and before that of worker 0.
+        assert!(!puts_out(PATIENCE / 5, &[1, 2]));
+        assert!(!puts_out(PATIENCE + PATIENCE / 10, &[]), "only worker 0 is overdue");
+        assert!(!puts_out(5 * PATIENCE, &[]), "all are");
+        // The cable is back; worker 0 is the last one to be heard.
+        assert!(!puts_out(5 * PATIENCE, &[1, 2]));
+        assert!(!puts_out(5 * PATIENCE + PATIENCE / 5, &[0, 1, 2]));
     }
 
     #[test]
