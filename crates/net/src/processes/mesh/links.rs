@@ -22,13 +22,14 @@ impl Serving {
         dials.chain(new).min()
     }
 
-    /// When a connection to or from nobody known is closed. A peer that does not answer a dial is out of reach.
+    /// When a connection to or from nobody known is closed. A peer that does not answer a dial within the patience is out of
+    /// reach. No sooner: it may have taken this worker for a peer just before, and then the closed link would count as lost.
     fn gives_up_at(&self, conn: &Conn) -> Option<Instant> {
         match conn.standing {
             Standing::Peer(_) => None,
             Standing::Stranger => Some(conn.since + STRANGER_TIME),
             Standing::Dialling(_) | Standing::Greeted(_) => {
-                Some(conn.since + STRANGER_TIME.min(self.config.patience))
+                Some(conn.since + self.config.patience)
             }
         }
     }
