@@ -198,11 +198,13 @@ impl Training {
     }
 }
 
-/// One recipe of each kind: synchronous, averaging, gossip, a center of replicas, a center of gradients; or all.
+/// One recipe of each kind: synchronous, averaging, gossip, a center of replicas, a center of gradients; or those that NETWORKS
+/// names, `all` or separated by commas.
 fn kinds(few: &[&str]) -> Vec<String> {
     match std::env::var("NETWORKS").as_deref() {
         Ok("all") => recipes().into_iter().map(|recipe| recipe.name).collect(),
-        _ => few.iter().map(|name| (*name).to_owned()).collect(),
+        Ok(names) => names.split(',').map(str::to_owned).collect(),
+        Err(_) => few.iter().map(|name| (*name).to_owned()).collect(),
     }
 }
 
@@ -282,11 +284,8 @@ fn a_coordinator_that_is_cut_off_for_longer_than_the_patience_starts_nothing_ove
         training.advance(200);
 
         let (result, journal) = training.finish();
-        println!(
-            "{recipe}: {:?}, {} samples computed again",
-            journal.views(),
-            result.samples_wasted
-        );
+        let wasted = result.samples_wasted;
+        println!("{recipe}: {:?}, {wasted} samples computed again", journal.reasons());
     }
 }
 

@@ -131,6 +131,32 @@ fn threads_are_watched_and_stopped_from_the_page() {
     assert!(run.messages().contains("stopped from the page"), "{}", run.messages());
 }
 
+/// What is measured on a running cluster is a scenario that the simulator takes.
+#[test]
+fn a_running_cluster_is_calibrated_through_its_page() {
+    let folder = Folder::new("calibrated");
+    let job = "train --strategy ssgd --workers 3 --speeds 4,4,1 --pace 0.0005 --epochs 100000 --no-report --no-save";
+    let mut run = folder.start("run", &format!("{job} --page 0"));
+    let page = Page::of(&run);
+    page.wait_for("there is progress", |it| it.epochs > 0.5);
+    let out = folder.0.join("cluster.toml");
+
+    let command = format!("calibrate {} --seconds 3 --out {}", page.at, out.display());
+    let (code, shown, errors) = folder.run("calibrate", &command);
+    page.post("/stop");
+    run.end();
+
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(shown.contains("simulated: an exchange takes"), "{shown}");
+    let (code, json, errors) = folder
+        .run("simulate", &format!("simulate {} --strategy dbs --epochs 1 --json", out.display()));
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(json.contains("\"workers\": 3"), "{json}");
+    let (code, _, errors) = folder.run("again", &command);
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("nobody listens at"), "{errors}");
+}
+
 #[test]
 fn a_process_is_put_out_from_the_page_and_joins_again() {
     let folder = Folder::new("processes");

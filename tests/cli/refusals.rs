@@ -270,8 +270,16 @@ fn an_invalid_calibration_is_refused_before_anything_is_measured() {
                 "there is no strategy `ssdg`; did you mean `ssgd`?",
             ),
             (
+                "calibrate 127.0.0.1:1 --check",
+                "the argument '[HOST:PORT]' cannot be used with '--check'\n\nUsage: paceline calibrate <HOST:PORT>\n\nFor more information, try '--help'.",
+            ),
+            (
+                "calibrate 127.0.0.1:1 --seconds 0",
+                "invalid value '0' for '--seconds <S>': --seconds is a number from 1 to 3600\n\nFor more information, try '--help'.",
+            ),
+            (
                 "calibrate --chekc",
-                "unexpected argument '--chekc' found\n\n  tip: a similar argument exists: '--check'\n\nUsage: paceline calibrate --check\n\nFor more information, try '--help'.",
+                "unexpected argument '--chekc' found\n\n  tip: a similar argument exists: '--check'\n\nUsage: paceline calibrate --check [HOST:PORT]\n\nFor more information, try '--help'.",
             ),
         ],
     );

@@ -213,6 +213,17 @@ impl Journal {
         self.lines.iter().filter_map(view).collect()
     }
 
+    /// Why there were new views, and when.
+    pub fn reasons(&self) -> Vec<(Duration, &str)> {
+        let mut reasons = vec![];
+        for line in &self.lines {
+            if let Record::View { reason, .. } = &line.record {
+                reasons.push((line.at, reason.as_str()));
+            }
+        }
+        reasons
+    }
+
     pub fn put_out(&self) -> usize {
         count(&self.lines, |record| matches!(record, Record::PutOut { .. }))
     }

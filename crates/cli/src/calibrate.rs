@@ -1,4 +1,6 @@
-//! `paceline calibrate`: measures this machine and writes a scenario for the simulator.
+//! `paceline calibrate`: measures this machine, or a running cluster, and writes a scenario for the simulator.
+
+mod running;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,16 +15,23 @@ use paceline_watch::table::{bytes, count, duration, table};
 use serde::Serialize;
 
 use crate::counted::counted;
-use crate::error::{CliError, CliResult, CommandError};
+use crate::error::{CliError, CliResult, CommandError, UsageError};
 use crate::files::{check_distinct, check_writable, write};
 use crate::flags::JobFlags;
 use crate::output::{print, print_json, say, say_error};
 use crate::speeds::SpeedsFlag;
 
-/// Measure this machine and write a scenario for the simulator
+/// Measure this machine, or a running cluster, and write a scenario for the simulator
 #[derive(Args)]
 #[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub struct Calibrate {
+    /// Measure the cluster whose live page this is (`--page` of `train` or `coordinate`) instead of
+    /// this machine
+    #[arg(value_name = "HOST:PORT", conflicts_with_all = ["speeds", "check"])]
+    page: Option<String>,
+    /// For how long a running cluster is measured
+    #[arg(long, value_name = "S", default_value = "10", requires = "page", value_parser = seconds)]
+    seconds: f64,
     #[command(flatten)]
     speeds: SpeedsFlag,
     /// Write the scenario to this file
@@ -53,6 +62,9 @@ Examples:
   paceline calibrate --check
   paceline calibrate --model cnn --data fashion-mnist --batch 32 --out cnn.toml
   paceline simulate calibrated.toml --strategy abs
+
+With HOST:PORT, the running cluster of that live page is measured: `paceline train --processes 4 --page
+8080` and then `paceline calibrate 127.0.0.1:8080`. Flags of the job do not matter then.
 
 As in `paceline train`, there are 4 workers unless --workers or --speeds is given. Without these,
 --job, --model and --data, they emulate relative speeds 4, 4, 2 and 1; otherwise none are emulated. The measurements are valid
@@ -86,6 +98,9 @@ struct Checked<'a> {
 
 impl Calibrate {
     pub fn run(&self, recipes: &[Recipe]) -> CliResult {
+        if let Some(page) = &self.page {
+            return running::calibrate(page, self.seconds, &self.out, self.json, recipes);
+        }
         let workers = self.speeds.workers(self.job.workers)?;
         let speeds = self.speeds.speeds(&self.job);
         check(workers, &speeds).map_err(CliError::usage)?;
@@ -142,6 +157,11 @@ impl Calibrate {
         };
         self.strategies.iter().map(|name| check(name).map_err(CliError::usage)).collect()
     }
+}
+
+fn seconds(text: &str) -> Result<f64, UsageError> {
+    let seconds = text.parse().ok().filter(|it| (1.0..=3600.0).contains(it));
+    seconds.ok_or(UsageError::MeasuredSeconds)
 }
 
 /// A slower pace for the check, and the scenario with that pace: gradients of at least `GRADIENT_MIN`. Shorter ones are

@@ -96,6 +96,8 @@ pub enum UsageError {
     Hours,
     #[error("give a number of seconds above 0, at most 60")]
     Pace,
+    #[error("--seconds is a number from 1 to 3600")]
+    MeasuredSeconds,
     #[cfg(not(feature = "mpi"))]
     #[error(
         "this paceline was built without MPI: build it with `cargo build --release --features mpi`, which needs an MPI library \

@@ -33,7 +33,7 @@ Examples:
   paceline status 127.0.0.1:8080 --json";
 
 #[derive(Debug, Error)]
-enum StatusError {
+pub enum StatusError {
     #[error("{0} names no host and port: give HOST:PORT, such as 127.0.0.1:8080")]
     Address(String),
     #[error("nobody listens at {0}: the run is over, or it was started without --page")]
@@ -103,7 +103,7 @@ impl Status {
 }
 
 /// Reads what the page knows now.
-fn fetch(page: &str) -> Result<Snapshot, StatusError> {
+pub fn fetch(page: &str) -> Result<Snapshot, StatusError> {
     let name = || page.to_owned();
     let unreachable = |source: io::Error| match source.kind() {
         ErrorKind::ConnectionRefused => StatusError::Nobody(name()),

@@ -1,5 +1,6 @@
-//! Measures this machine, so that simulated runs take as long as runs on its threads.
+//! Measures this machine, so that simulated runs take as long as runs on its threads; `cluster` does so for one that is running.
 
+mod cluster;
 mod fit;
 mod probe;
 mod scenario_file;
@@ -17,6 +18,7 @@ use crate::error::{Error, JobError};
 use crate::job::Prepared;
 use crate::pace;
 
+pub use cluster::{Observed, measured_toml, rest, scenario_of};
 pub use fit::{Cost, Point, Spread};
 pub use scenario_file::toml;
 pub use timing_check::{TOLERANCE, TimingCheck, check_timing};

@@ -34,6 +34,15 @@ pub enum Make {
 pub type OwnStrategy = Arc<dyn Fn(u64, usize) -> Box<dyn AnyStrategy> + Send + Sync>;
 
 impl Recipe {
+    /// Whether members wait for a sum of their gradients in every round: what a round takes besides computing is then the
+    /// exchange.
+    pub fn sums_in_every_round(&self) -> bool {
+        match &self.make {
+            Make::Choices(choices) => choices.strategy == StrategyKind::AllReduce,
+            Make::Own(_) => false,
+        }
+    }
+
     /// A recipe for a custom strategy.
     pub fn own<S: paceline_runtime::Strategy>(
         name: &str,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline_runtime::{Line, Record, WorkerId};
 
 use super::recent::{Recent, covered};
-use super::snapshot::State;
+use super::snapshot::{Committed, State};
 
 /// The workers that take part, and the newest of those that are gone.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +25,8 @@ pub struct Member {
     pub heard: Duration,
     pub fate: Option<(State, Duration)>,
     pub rounds: u64,
-    /// Its last round ended then, and a round usually takes so long.
-    committed: Option<Duration>,
+    /// The sums when its last round ended; and how long a round usually takes.
+    pub committed: Option<Committed>,
     pub round_usual: Duration,
     pub samples: u64,
     pub compute: Duration,
@@ -84,8 +84,15 @@ impl Members {
             }
             Record::Committed { round, .. } => {
                 member.rounds = member.rounds.max(*round);
-                if let Some(before) = member.committed.replace(at) {
-                    let took = at.saturating_sub(before);
+                let committed = Committed {
+                    at: at.as_secs_f64(),
+                    rounds: member.rounds,
+                    samples: member.samples,
+                    compute_seconds: member.compute.as_secs_f64(),
+                    waited_seconds: member.waited.as_secs_f64(),
+                };
+                if let Some(before) = member.committed.replace(committed) {
+                    let took = at.saturating_sub(Duration::from_secs_f64(before.at));
                     // A mean that follows changes within some rounds.
                     member.round_usual = match member.round_usual {
                         Duration::ZERO => took,

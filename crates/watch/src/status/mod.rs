@@ -29,8 +29,8 @@ use waits::{Underway, Waits};
 
 pub use metrics::metrics;
 pub use snapshot::{
-    Actions, Checkpoint, Counts, Curves, Event, Kind, Level, Phase, Snapshot, State, Verdict,
-    Verdicts, Wait, Worker,
+    Actions, Checkpoint, Committed, Counts, Curves, Event, Kind, Level, Phase, Snapshot, State,
+    Verdict, Verdicts, Wait, Worker,
 };
 pub use terminal::terminal;
 
@@ -244,6 +244,7 @@ impl Status {
                 waited_for: (recent(member.recent.waited_for) / others).min(1.0),
                 bytes_sent: member.bytes,
                 silent_seconds: now.saturating_sub(member.heard).as_secs_f64(),
+                committed: member.committed,
             })
         };
         self.members.in_order().filter_map(worker).collect()

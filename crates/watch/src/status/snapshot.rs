@@ -93,6 +93,19 @@ pub struct Worker {
     pub bytes_sent: u64,
     /// Since its last sign of life in the journal.
     pub silent_seconds: f64,
+    /// The sums of whole rounds, if it has ended one.
+    pub committed: Option<Committed>,
+}
+
+/// What a worker had done when its last round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Committed {
+    /// Seconds since the start of the job.
+    pub at: f64,
+    pub rounds: u64,
+    pub samples: u64,
+    pub compute_seconds: f64,
+    pub waited_seconds: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -28,9 +28,7 @@ impl Serving {
         match conn.standing {
             Standing::Peer(_) => None,
             Standing::Stranger => Some(conn.since + STRANGER_TIME),
-            Standing::Dialling(_) | Standing::Greeted(_) => {
-                Some(conn.since + self.config.patience)
-            }
+            Standing::Dialling(_) | Standing::Greeted(_) => Some(conn.since + self.config.patience),
         }
     }
 
