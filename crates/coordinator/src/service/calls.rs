@@ -196,18 +196,26 @@ impl Caller {
         let beats = lane.0.downgrade();
         self.tell(Incoming::Connected { from, session, received, lane }).await?;
         let caller = self.clone();
+        // Beats go on while the coordinator waits for its store, and takes nothing that is said.
+        let (ends, mut ended) = oneshot::channel::<()>();
+        let mut beat = tokio::time::interval(self.port.beat);
+        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tokio::spawn(async move {
-            let mut beat = tokio::time::interval(caller.port.beat);
-            beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                beat.tick().await;
+                // The lane is dropped when the session is over.
+                let Some(lane) = beats.upgrade() else { break };
+                if lane.send(Ok(encode(&Down::Beat))).is_err() {
+                    break;
+                }
+            }
+            drop(ends);
+        });
+        tokio::spawn(async move {
             loop {
                 let message = tokio::select! {
                     message = messages.message() => message,
-                    _ = beat.tick() => {
-                        // The lane is dropped when the session is over.
-                        let Some(lane) = beats.upgrade() else { break };
-                        let _ = lane.send(Ok(encode(&Down::Beat)));
-                        continue;
-                    }
+                    _ = &mut ended => break,
                 };
                 let Ok(Some(bytes)) = message else { break };
                 let message = match decode(&bytes) {

@@ -138,8 +138,9 @@ struct Once<'a> {
 const PIECE: usize = 512 << 10;
 /// How often a standby looks whether it is its turn.
 const LOOK: Duration = Duration::from_millis(100);
-/// Keys that are read at once, unless they are too long together.
+/// Keys that are read at once, unless they are too long together; and pieces, which are long.
 const PAGE: i64 = 4096;
+const PAGE_OF_PIECES: i64 = 8;
 
 impl Etcd {
     /// Waits until this coordinator is the active one, and reads what was stored.
@@ -457,7 +458,7 @@ impl Reader<'_> {
 
     /// The first pieces under a prefix, put together. What a coordinator that died has left behind them does not count.
     fn pieces(&mut self, prefix: &[u8], count: u64) -> Result<Vec<u8>, EtcdError> {
-        let found = read_all(self.servers, prefix)?;
+        let found = read_pages(self.servers, prefix, PAGE_OF_PIECES)?;
         if (found.len() as u64) < count {
             return Err(EtcdError::Damaged(text(prefix)));
         }
@@ -467,7 +468,15 @@ impl Reader<'_> {
 
 /// All keys that begin like this, in order.
 fn read_all(servers: &mut Servers, prefix: &[u8]) -> Result<Vec<wire::KeyValue>, EtcdError> {
-    let (mut found, mut limit) = (vec![], PAGE);
+    read_pages(servers, prefix, PAGE)
+}
+
+fn read_pages(
+    servers: &mut Servers,
+    prefix: &[u8],
+    mut limit: i64,
+) -> Result<Vec<wire::KeyValue>, EtcdError> {
+    let mut found = vec![];
     let mut question =
         wire::RangeRequest { key: prefix.to_vec(), range_end: wire::end_of(prefix), limit };
     loop {

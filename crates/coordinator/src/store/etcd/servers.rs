@@ -62,6 +62,9 @@ impl Servers {
         if error.is_passing() {
             self.connection = None;
             self.at += 1;
+        } else if matches!(error, EtcdError::TooMuch) {
+            // What was not read would be in the way.
+            self.connection = None;
         }
         Err(error)
     }
