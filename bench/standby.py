@@ -26,6 +26,7 @@ RECIPES = ["ssgd", "async", "easgd", "abs", "gossip-pull", "lb-bsp"]
 EPOCHS = {"ssgd": 3000, "abs": 3000, "lb-bsp": 3000, "async": 400, "easgd": 400, "gossip-pull": 400}
 STUCK = 60.0
 KILL, FREEZE, ETCD = "kill -9 of the active coordinator", "SIGSTOP until its lease is gone, SIGCONT", "kill -9 of etcd, back after 3 s"
+FAULTS = {"kill": (10, KILL), "freeze": (2, FREEZE), "etcd": (1, ETCD)}
 WAITS = "this one is its standby"
 SERVES = "on each new machine type:"
 TAKEN_OVER = "has taken over the job, and what this one had not stored does not count"
@@ -180,7 +181,8 @@ class Run:
 
     def disturb(self):
         """One fault; returns how many coordinators were killed."""
-        what = self.dice.choices([KILL, FREEZE, ETCD], [10, 2, 1])[0]
+        weights = [FAULTS[name] for name in self.options.faults]
+        _, what = self.dice.choices(weights, [weight for weight, _ in weights])[0]
         since = time.monotonic()
         if what == ETCD:
             self.etcd.kill()
@@ -294,6 +296,7 @@ def main():
     parser.add_argument("--etcd", default="etcd")
     parser.add_argument("--recipes", nargs="+", default=RECIPES)
     parser.add_argument("--length", type=float, default=1, help="how long runs are")
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
     parser.add_argument("--patience", type=float, default=1)
     options = parser.parse_args()
     options.program = os.path.abspath(options.program)
