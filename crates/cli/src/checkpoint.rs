@@ -96,6 +96,10 @@ impl CheckpointFlags {
         Ok(())
     }
 
+    pub fn saves_nothing(&self) -> bool {
+        self.no_save
+    }
+
     /// Gives a job without checkpoints this folder.
     pub fn save_in(&self, job: &mut Job, folder: &Path) -> CliResult {
         if job.checkpoints.is_none() && !self.no_save {
@@ -125,6 +129,11 @@ impl CheckpointFlags {
             }
         }
     }
+}
+
+/// `paceline-runs/NAME`.
+pub fn run_folder(name: &str) -> PathBuf {
+    Path::new(RUNS).join(name)
 }
 
 /// Creates `paceline-runs/NAME-N` with the first number that is free, so that no run writes into another one's folder.

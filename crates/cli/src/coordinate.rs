@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use clap::Args;
 use paceline_job::checkpoint::Saved;
-use paceline_job::processes::{CoordinateOptions, Coordinating};
-use paceline_job::{Recipe, TrainOptions};
+use paceline_job::processes::{CoordinateOptions, Coordinating, EtcdPlace, PlaceError, StatePlace};
+use paceline_job::{Job, Recipe, TrainOptions};
 
 use crate::bar::{Bar, Clock};
-use crate::checkpoint::{CheckpointFlags, saving, say_how_to_resume};
+use crate::checkpoint::{CheckpointFlags, run_folder, saving, say_how_to_resume};
 use crate::error::{CliError, CliResult, UsageError};
 use crate::flags::JobFlags;
 use crate::local_workers::{LocalWorkers, WORKERS_HERE_MAX};
@@ -44,9 +44,13 @@ pub struct Coordinate {
     /// Address and port to listen on: 0.0.0.0:7070 for workers on other machines; port 0 is any free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     listen: SocketAddr,
-    /// Folder of the log, the journal, the authority and the token; a coordinator that is started again continues there
-    #[arg(long, value_name = "DIR")]
-    state: PathBuf,
+    /// Folder of the log, the journal, the authority and the token; a coordinator that is started again continues there. Or
+    /// etcd://HOST:PORT[,HOST:PORT]/NAME: a second coordinator with the same one is a standby and takes over when the first one dies
+    #[arg(long, value_name = "PLACE", value_parser = state)]
+    state: State,
+    /// Where workers reach this coordinator, if not at the address of --listen; only for a state in etcd
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
     /// Start N workers on this machine, too; they end with the coordinator
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=WORKERS_HERE_MAX))]
     workers_here: u32,
@@ -56,7 +60,8 @@ pub struct Coordinate {
     /// Neither encrypt nor authenticate: anybody who reaches the port can join, read and change everything
     #[arg(long)]
     insecure: bool,
-    /// Keep the authority's key and certificate in this file instead of the state folder [default: authority.pem there]
+    /// Keep the authority's key and certificate in this file instead of the state folder [default: authority.pem there]. With a
+    /// state in etcd it must be given, and be the same for all coordinators
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     authority: Option<PathBuf>,
     /// How many workers may join with the first token; `paceline token` makes others
@@ -81,7 +86,7 @@ pub struct Coordinate {
 }
 
 const CHECKPOINTS: &str = "Save checkpoints into this folder: periodically, when stopped, and at the end \
-     [default: checkpoints in the state folder]";
+     [default: checkpoints in the state folder; with a state in etcd, name a folder that all coordinators share]";
 
 const PLACE: &str = "machines";
 
@@ -91,9 +96,17 @@ const EXAMPLES: &str = "\
 Examples:
   paceline coordinate --job job.toml --workers 2:8 --listen 0.0.0.0:7070 --state run1
   paceline join coordinator.example:7070 --token-file token
+  paceline coordinate --job job.toml --workers 2:8 --listen 10.0.0.1:7070 --state etcd://10.0.0.9:2379/run1 --authority key.pem --checkpoints /shared/run1
 
 It needs no data: the first worker that joins says what they are. The first line that it prints is the command to type on the other machines. Killed and started again
 with the same command, it continues from its log; the workers train on meanwhile.";
+
+/// What --state names.
+#[derive(Clone)]
+enum State {
+    Folder(PathBuf),
+    Etcd(EtcdPlace),
+}
 
 impl Coordinate {
     pub fn run(&self, recipes: &[Recipe]) -> CliResult {
@@ -104,14 +117,24 @@ impl Coordinate {
             Some(checkpoint) => self.job.over(checkpoint.manifest.job.clone()),
             None => self.job.job_with(self.strategy.as_deref())?,
         };
-        if checkpoint.is_none() {
-            self.checkpoints.save_in(&mut job, &self.state.join("checkpoints"))?;
+        let place = self.place()?;
+        if let (None, StatePlace::Folder(folder)) = (&checkpoint, &place) {
+            self.checkpoints.save_in(&mut job, &folder.join("checkpoints"))?;
         }
         self.checkpoints.apply(&mut job, checkpoint.as_ref())?;
+        self.check_shared(&job)?;
+        let folder = self.folder();
         let saving = saving(&job, from)?;
         let read = self.job.files(&job);
         let stop = Stop::on_signals("finishing the round; press Ctrl-C again to stop at once")?;
-        let mut coordinating = Coordinating::open(&job, checkpoint, recipes, self.options())?;
+        let options = self.options(place, &stop);
+        let opened = Coordinating::open(&job, checkpoint, recipes, options);
+        let mut coordinating = match opened {
+            Err(error) if stop.is_requested() => {
+                return Err(CliError::Stopped { code: stop.code(), message: error.to_string() });
+            }
+            opened => opened?,
+        };
         let outputs = self.outputs.check(coordinating.name(), !self.json, None, &read)?;
         if self.insecure {
             say(INSECURE);
@@ -122,7 +145,7 @@ impl Coordinate {
             can_lose_members: true,
             saving: saving.as_ref(),
             stop: &stop,
-            token_file: Some(self.state.join("page-token")),
+            token_file: Some(folder.join("page-token")),
         })?;
         let here = self.start_workers(coordinating.address())?;
         let Some(prepared) = coordinating.first_worker(&stop.requested)? else {
@@ -154,11 +177,57 @@ impl Coordinate {
         saved.error.map_or(Ok(()), |error| Err(CliError::failed(error)))
     }
 
-    fn options(&self) -> CoordinateOptions {
+    /// Where the state is, and where workers reach this coordinator.
+    fn place(&self) -> CliResult<StatePlace> {
+        let place = match &self.state {
+            State::Folder(_) if self.advertise.is_some() => {
+                return Err(UsageError::AdvertiseWithoutEtcd.into());
+            }
+            State::Folder(folder) => return Ok(StatePlace::Folder(folder.clone())),
+            State::Etcd(place) => place.clone(),
+        };
+        let is_known = !self.listen.ip().is_unspecified() && self.listen.port() != 0;
+        let address = match &self.advertise {
+            Some(address) => address.clone(),
+            None if is_known => self.listen.to_string(),
+            None => return Err(UsageError::AdvertiseNeeded { listen: self.listen }.into()),
+        };
+        let is_address = address
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            && address.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
+        if !is_address {
+            return Err(UsageError::Advertise { address }.into());
+        }
+        if self.authority.is_none() && !self.insecure {
+            return Err(UsageError::AuthorityNeeded.into());
+        }
+        Ok(StatePlace::Etcd { place, address, folder: self.folder() })
+    }
+
+    /// The folder of what only this process needs.
+    fn folder(&self) -> PathBuf {
+        match &self.state {
+            State::Folder(folder) => folder.clone(),
+            // Two coordinators of a job may be on one machine.
+            State::Etcd(place) => run_folder(&format!("{}-{}", place.name, self.listen.port())),
+        }
+    }
+
+    /// With a standby, what is learned must not be on a disk that dies with this machine, unless that is wanted.
+    fn check_shared(&self, job: &Job) -> CliResult {
+        let is_shared = matches!(self.state, State::Etcd(_));
+        if is_shared && job.checkpoints.is_none() && !self.checkpoints.saves_nothing() {
+            return Err(UsageError::CheckpointsNeeded.into());
+        }
+        Ok(())
+    }
+
+    fn options(&self, state: StatePlace, stop: &Stop) -> CoordinateOptions {
         let (members_min, members_max) = self.members;
         CoordinateOptions {
             listen: self.listen,
-            state: self.state.clone(),
+            state,
             authority: self.authority.clone(),
             members_min,
             members_max,
@@ -166,6 +235,7 @@ impl Coordinate {
             insecure: self.insecure,
             token_uses: self.token_uses,
             token_lasts: self.token_hours,
+            stop: stop.requested.clone(),
             say,
         }
     }
@@ -177,7 +247,7 @@ impl Coordinate {
             address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         }
         let mut arguments: Vec<OsString> = vec!["join".into(), address.to_string().into()];
-        arguments.extend(["--token-file".into(), self.state.join("token").into()]);
+        arguments.extend(["--token-file".into(), self.folder().join("token").into()]);
         if self.insecure {
             arguments.push("--insecure".into());
         }
@@ -186,6 +256,13 @@ impl Coordinate {
             arguments.extend(["--data-dir".into(), folder.into()]);
         }
         LocalWorkers::start(&arguments, None, self.workers_here)
+    }
+}
+
+fn state(text: &str) -> Result<State, PlaceError> {
+    match EtcdPlace::is_meant_by(text) {
+        true => text.parse().map(State::Etcd),
+        false => Ok(State::Folder(text.into())),
     }
 }
 

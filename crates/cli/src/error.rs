@@ -116,6 +116,26 @@ pub enum UsageError {
     RankArguments { rank: usize },
     #[error("give the least and the most workers, such as 2:8, or the least alone")]
     Members,
+    #[error(
+        "--state etcd://... needs --authority FILE, the same file for every coordinator of the job: the authority's key is not kept in etcd"
+    )]
+    AuthorityNeeded,
+    #[error(
+        "--state etcd://... needs --checkpoints DIR, a folder that every coordinator of the job can reach, or --no-save"
+    )]
+    CheckpointsNeeded,
+    #[error(
+        "--listen {listen} does not say where workers reach this coordinator: give --advertise HOST:PORT"
+    )]
+    AdvertiseNeeded { listen: SocketAddr },
+    #[error("--advertise is for a coordinator whose state is in etcd (--state etcd://...)")]
+    AdvertiseWithoutEtcd,
+    #[error("--advertise {address}: give a host and a port, such as 10.0.0.1:7070")]
+    Advertise { address: String },
+    #[error(
+        "--state must be a folder here: `paceline coordinate --state etcd://...` starts a coordinator with a standby by hand"
+    )]
+    LaunchInEtcd,
     #[error("cannot read the token in {}: {source}", path.display())]
     TokenFile { path: PathBuf, source: io::Error },
     #[error(

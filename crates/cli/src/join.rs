@@ -24,7 +24,7 @@ use crate::worker::signals;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Join {
-    /// The coordinator
+    /// The coordinator; one with a standby, too: HOST:PORT,HOST:PORT
     #[arg(value_name = "HOST:PORT")]
     coordinator: String,
     /// The token that the coordinator printed; others can see it in the list of processes

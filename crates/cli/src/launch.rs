@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use paceline_job::processes::EtcdPlace;
 
 use crate::error::{CliResult, CommandError, UsageError};
 use crate::output::say;
@@ -58,6 +59,9 @@ const LOOK: Duration = Duration::from_millis(100);
 impl Launch {
     /// What this task is to do, as a command line of its own, and the workers on other machines that end with it.
     pub fn plan(&self) -> CliResult<Planned> {
+        if self.state.to_str().is_some_and(EtcdPlace::is_meant_by) {
+            return Err(UsageError::LaunchInEtcd.into());
+        }
         if !self.hosts.is_empty() {
             return Ok(Planned { arguments: self.coordinate(self.hosts.len(), 0), is_first: true });
         }

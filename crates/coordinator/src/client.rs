@@ -16,6 +16,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::connection::{ANSWER, ClientError, PAUSE_FIRST, PAUSE_MAX, Target, runtime};
+use crate::coordinators::Coordinators;
 use crate::join::Place;
 use crate::messages::*;
 
@@ -67,11 +68,13 @@ impl Client {
         let (commands, receiver) = mpsc::unbounded_channel();
         let (sender, heard) = channel::channel();
         let runtime = runtime()?;
-        let Place { who, coordinator, credentials, patience, .. } = place.clone();
+        let Place { who, coordinators, credentials, patience, .. } = place.clone();
         let claims = credentials.is_none().then_some(who);
-        let target = Target::new(&coordinator, credentials.as_ref().map(stream_client), claims);
+        let first = coordinators.all().swap_remove(0);
+        let target = Target::new(&first, credentials.as_ref().map(stream_client), claims);
         let keeper = Keeper {
             target,
+            coordinators,
             credentials,
             patience,
             gives_up_after,
@@ -184,7 +187,9 @@ impl Drop for Client {
 
 /// Keeps the session.
 struct Keeper {
+    /// The coordinator that answered last.
     target: Target,
+    coordinators: Coordinators,
     credentials: Option<Credentials>,
     patience: Duration,
     gives_up_after: Duration,
@@ -220,6 +225,8 @@ impl Keeper {
                     let end = self.converse(down, up, &mut commands).await;
                     last_contact = Instant::now();
                     if matches!(end, End::Broken) {
+                        // It may be stopped, or cut off, and would take its time to not answer.
+                        self.coordinators.failed(&self.target.address);
                         let _ = self.heard.send(Heard::Broken);
                     }
                     end
@@ -259,10 +266,28 @@ impl Keeper {
         }
     }
 
+    /// Opens a session with the coordinator that is active.
     async fn connect(
         &mut self,
         was_connected: bool,
     ) -> Result<(tonic::Streaming<Bytes>, Messages), ClientError> {
+        let coordinators = self.coordinators.clone();
+        let (down, up) = coordinators
+            .try_all(async |address: &str, is_only| {
+                self.target = self.target.at(address, is_only, self.patience);
+                self.open().await
+            })
+            .await?;
+        for (number, said) in self.words.unacknowledged() {
+            let _ = up.send(encode(&Up::Said { number, said }));
+        }
+        if was_connected {
+            let _ = self.heard.send(Heard::Back);
+        }
+        Ok((down, up))
+    }
+
+    async fn open(&mut self) -> Result<(tonic::Streaming<Bytes>, Messages), ClientError> {
         let mut connection = self.target.connect().await?;
         let (up, messages) = mpsc::unbounded_channel();
         let _ = up.send(encode(&Up::Hello { received: self.received }));
@@ -273,21 +298,19 @@ impl Keeper {
             let welcome = welcome.map_err(|_| ClientError::Broken("no answer".to_owned()))??;
             let welcome = welcome.ok_or_else(|| ClientError::Broken("no answer".to_owned()))?;
             match decode(&welcome)? {
-                Down::Welcome { heard, .. } => {
+                Down::Welcome { heard, incarnation, coordinators, .. } => {
+                    if !self.coordinators.is_newest(incarnation) {
+                        let why = "another coordinator has taken its place".to_owned();
+                        return Err(ClientError::Broken(why));
+                    }
+                    self.coordinators.learn(coordinators);
                     self.acknowledge(heard);
-                    break;
+                    return Ok((down, up));
                 }
-                Down::Beat => {}
+                Down::Beat | Down::Coordinators(_) => {}
                 _ => return Err(ClientError::Broken("a session begins with a welcome".to_owned())),
             }
         }
-        for (number, said) in self.words.unacknowledged() {
-            let _ = up.send(encode(&Up::Said { number, said }));
-        }
-        if was_connected {
-            let _ = self.heard.send(Heard::Back);
-        }
-        Ok((down, up))
     }
 
     /// Talks until the connection ends.
@@ -355,6 +378,7 @@ impl Keeper {
                 return;
             }
             Down::Note(note) => Heard::Note(note),
+            Down::Coordinators(all) => return self.coordinators.learn(all),
             Down::Beat | Down::Welcome { .. } => return,
         };
         let _ = self.heard.send(heard);

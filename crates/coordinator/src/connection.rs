@@ -69,6 +69,8 @@ pub(crate) struct Target {
     pub tls: Option<Arc<ClientConfig>>,
     /// Without TLS a worker says who it is.
     pub claims: Option<WorkerId>,
+    /// How long a connection may take to be made.
+    pub wait: Duration,
 }
 
 /// Between attempts to connect: at first, and at most.
@@ -77,6 +79,8 @@ pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// An answer that takes longer does not come.
 pub(crate) const ANSWER: Duration = Duration::from_secs(20);
 const CONNECT: Duration = Duration::from_secs(5);
+/// If there are other coordinators to try.
+const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(2);
 
 /// For one thread.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, ClientError> {
@@ -90,13 +94,19 @@ impl Target {
             tls.alpn_protocols = vec![b"h2".to_vec()];
             Arc::new(tls)
         });
-        Target { address: address.to_owned(), tls, claims }
+        Target { address: address.to_owned(), tls, claims, wait: CONNECT }
+    }
+
+    /// The same, at another address. If it is not the only one to try, it is given less time.
+    pub fn at(&self, address: &str, is_only: bool, patience: Duration) -> Target {
+        let wait = if is_only { CONNECT } else { CONNECT_ONE_OF_SEVERAL.min(patience / 2) };
+        Target { address: address.to_owned(), wait, ..self.clone() }
     }
 
     pub async fn connect(&self) -> Result<Connection, ClientError> {
         let unreachable =
             |why: String| ClientError::Unreachable { address: self.address.clone(), why };
-        let connected = timeout(CONNECT, TcpStream::connect(&self.address)).await;
+        let connected = timeout(self.wait, TcpStream::connect(&self.address)).await;
         let stream = connected
             .map_err(|_| unreachable("no answer".to_owned()))?
             .map_err(|error| unreachable(error.to_string()))?;
@@ -107,7 +117,7 @@ impl Target {
         // The name is not sent and not checked: roles in certificates are.
         let name = ServerName::try_from("paceline").expect("a valid name");
         let accepted =
-            timeout(CONNECT, TlsConnector::from(tls.clone()).connect(name, stream)).await;
+            timeout(self.wait, TlsConnector::from(tls.clone()).connect(name, stream)).await;
         let stream = accepted.map_err(|_| unreachable("no answer to the handshake".to_owned()))?;
         let stream = stream.map_err(|error| {
             match error.get_ref().map(|inner| inner.is::<rustls::Error>()) {
@@ -159,6 +169,13 @@ impl Connection {
         message: &impl Serialize,
     ) -> Result<T, ClientError> {
         self.send(method, tokio_stream::once(encode(message))).await
+    }
+
+    /// One message, one answer, both as they are.
+    pub async fn unary(&mut self, method: &'static str, message: Bytes) -> Result<Bytes, Status> {
+        let request = self.request(tokio_stream::once(message));
+        let call = self.grpc.client_streaming(request, PathAndQuery::from_static(method), Raw);
+        Ok(call.await?.into_inner())
     }
 
     /// Many messages, one answer.

@@ -9,8 +9,8 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_stream::{Stream, StreamExt};
 
-use crate::log::sync_folder;
 use crate::messages::CHUNK;
+use crate::store::sync_folder;
 
 /// Writes exactly so many bytes to a file.
 pub(crate) async fn receive(

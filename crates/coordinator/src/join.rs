@@ -7,6 +7,7 @@ use paceline_runtime::WorkerId;
 use tokio::time::timeout;
 
 use crate::connection::{ANSWER, ClientError, PAUSE_FIRST, PAUSE_MAX, Target, runtime};
+use crate::coordinators::Coordinators;
 use crate::messages::{Admitted, Described, JOIN, Join, LOOK, Look};
 
 /// Why the coordinator should let this process in.
@@ -19,7 +20,7 @@ pub enum Proof {
 
 /// A process that wants to join. Repeating a call with the same invitation is safe: it is one join.
 pub struct Invitation {
-    address: String,
+    coordinators: Coordinators,
     proof: Proof,
     version: String,
     is_plain: bool,
@@ -31,8 +32,7 @@ pub struct Invitation {
 #[derive(Clone)]
 pub struct Place {
     pub who: WorkerId,
-    /// The coordinator's address.
-    pub coordinator: String,
+    pub coordinators: Coordinators,
     /// Where peers are told to reach this worker.
     pub address: String,
     /// `None` without TLS.
@@ -44,10 +44,18 @@ pub struct Place {
 
 impl Invitation {
     /// `is_plain`: without TLS. The token is then sent in the clear.
-    pub fn new(address: &str, proof: Proof, version: &str, is_plain: bool) -> Invitation {
+    pub fn new(
+        coordinators: &Coordinators,
+        proof: Proof,
+        version: &str,
+        is_plain: bool,
+    ) -> Invitation {
         let (key, nonce) = (Key::generate(), Nonce::random());
-        let (address, version) = (address.to_owned(), version.to_owned());
-        Invitation { address, proof, version, is_plain, key, nonce }
+        let (coordinators, version) = (coordinators.clone(), version.to_owned());
+        if let Proof::Token(token) = &proof {
+            coordinators.learn(token.addresses.clone());
+        }
+        Invitation { coordinators, proof, version, is_plain, key, nonce }
     }
 
     fn token(&self) -> Option<String> {
@@ -63,7 +71,7 @@ impl Invitation {
             Proof::Token(token) => Some(join_client(token.fingerprint)),
             Proof::Certificate(credentials) => Some(stream_client(credentials)),
         };
-        Target::new(&self.address, tls, None)
+        Target::new("", tls, None)
     }
 
     /// Asks what the job is. Tries for so long if the coordinator cannot be reached.
@@ -88,9 +96,13 @@ impl Invitation {
             facts: facts.to_owned(),
         };
         let admitted: Admitted = self.call(JOIN, &join, gives_up_after)?;
-        let Admitted { who, certificate, authority, job, address, now, patience } = admitted;
+        let Admitted { who, certificate, authority, job, address, now, patience, .. } = admitted;
+        let coordinators = self.coordinators;
+        coordinators.learn(admitted.coordinators);
+        // It has stored that this worker joins, so no other one can have been newer then.
+        coordinators.is_newest(admitted.incarnation);
         let refused = |why: &str| ClientError::Untrusted {
-            address: self.address.clone(),
+            address: coordinators.all().swap_remove(0),
             why: why.to_owned(),
         };
         let credentials = match certificate {
@@ -103,7 +115,7 @@ impl Invitation {
                 Some(made.map_err(|error| refused(&error.to_string()))?)
             }
         };
-        Ok(Place { who, coordinator: self.address, address, credentials, now, patience })
+        Ok(Place { who, coordinators, address, credentials, now, patience })
     }
 
     fn call<T: serde::de::DeserializeOwned>(
@@ -117,12 +129,13 @@ impl Invitation {
         let deadline = Instant::now() + gives_up_after;
         let mut pause = PAUSE_FIRST;
         loop {
-            let attempt = async {
+            let attempt = async |address: &str, is_only: bool| {
+                let target = target.at(address, is_only, ANSWER);
                 let asked = async { target.connect().await?.ask(method, message).await };
                 let answered = timeout(ANSWER, asked).await;
                 answered.unwrap_or_else(|_| Err(ClientError::Broken("no answer".to_owned())))
             };
-            match runtime.block_on(attempt) {
+            match runtime.block_on(self.coordinators.try_all(attempt)) {
                 Err(error) if error.is_passing() && Instant::now() + pause < deadline => {
                     std::thread::sleep(pause);
                     pause = (2 * pause).min(PAUSE_MAX);

@@ -69,6 +69,10 @@ pub struct Admitted {
     /// The coordinator's clock.
     pub now: Duration,
     pub patience: Duration,
+    /// How many coordinators there were before this one.
+    pub incarnation: u64,
+    /// The addresses of all coordinators; empty if there can be no others.
+    pub coordinators: Vec<String>,
 }
 
 /// An answer, or one sentence that says why there is none.
@@ -112,11 +116,16 @@ pub enum Up {
 /// From the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Down {
-    /// The first message of a connection: how much of what was said is logged.
+    /// The first message of a connection: how much of what was said is logged. A worker that has heard of a newer incarnation of the
+    /// coordinator hangs up.
     Welcome {
         heard: u64,
         now: Duration,
+        incarnation: u64,
+        coordinators: Vec<String>,
     },
+    /// All coordinators of the job: a standby has come or gone.
+    Coordinators(Vec<String>),
     /// `peers`: the addresses of the members that the order names. Number 0: it is not numbered.
     Order {
         number: u64,

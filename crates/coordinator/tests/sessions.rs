@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use paceline_coordinator::{
-    Client, ClientError, Driver, DriverConfig, Happened, Heard, Incoming, Invitation, Place, Proof,
-    Said, Service, ServiceConfig,
+    Client, ClientError, Coordinators, Disk, Driver, DriverConfig, Happened, Heard, Incoming,
+    Invitation, Place, Proof, Said, Service, ServiceConfig,
 };
 use paceline_identity::{Authority, Token, coordinator_server};
 use paceline_runtime::coordination::{Coordination, Input, Lease, Order, Rules, Word};
@@ -76,8 +76,7 @@ fn open(folder: &Folder, options: Options) -> Driver {
     let authority = Authority::open(&folder.0.join("authority.pem"), SystemTime::now());
     let rules =
         Rules { patience: PATIENCE, ..Rules::new(0, options.workers, Coordination::Asynchronous) };
-    Driver::open(DriverConfig {
-        folder: folder.0.clone(),
+    let config = DriverConfig {
         text: "a job".to_owned(),
         rules,
         done: Spans::new(),
@@ -85,8 +84,8 @@ fn open(folder: &Folder, options: Options) -> Driver {
         version: VERSION.to_owned(),
         authority: (!options.is_plain).then(|| authority.expect("an authority")),
         grace: options.grace,
-    })
-    .expect("the folder is free")
+    };
+    Driver::open(config, Disk::open(&folder.0).expect("the folder is free")).expect("a job")
 }
 
 impl Running {
@@ -130,9 +129,13 @@ impl Running {
         self.thread.take().expect("it runs").join().expect("it does not panic")
     }
 
+    fn coordinators(&self) -> Coordinators {
+        Coordinators::new([self.address.to_string()])
+    }
+
     fn invitation(&self, token: &Token, is_plain: bool) -> Invitation {
         let proof = Proof::Token(token.clone());
-        Invitation::new(&self.address.to_string(), proof, VERSION, is_plain)
+        Invitation::new(&self.coordinators(), proof, VERSION, is_plain)
     }
 
     fn join(&self) -> (Place, TcpListener) {
@@ -237,7 +240,7 @@ fn nothing_is_lost_or_doubled_when_connections_break() {
     let running = Running::start(&folder, OPTIONS);
     let (mut place, _listener) = running.join();
     let relay = Relay::to(running.address);
-    place.coordinator = relay.address.to_string();
+    place.coordinators = Coordinators::new([relay.address.to_string()]);
     let client = Client::start(&place, LONG).expect("a thread");
     let (mut answered, mut broken) = (vec![], 0);
     for block in 0..5 {
@@ -260,6 +263,45 @@ fn nothing_is_lost_or_doubled_when_connections_break() {
     running.kill();
     assert_eq!(answered, counted(100));
     assert_eq!(notes(&folder), counted(100));
+}
+
+/// Two that both believe to be active: a copy of the state makes a newer one, while the older one lives.
+#[test]
+fn a_worker_finds_the_coordinator_that_took_over_and_does_not_go_back_to_the_older_one() {
+    let (folder, copy) = (Folder::new(), Folder::new());
+    let older = Running::start(&folder, OPTIONS);
+    let (mut place, _listener) = older.join();
+    let relay = Relay::to(older.address);
+    for file in std::fs::read_dir(&folder.0).expect("a folder").flatten() {
+        if file.path().is_file() {
+            std::fs::copy(file.path(), copy.0.join(file.file_name())).expect("copied");
+        }
+    }
+    let newer = Running::start(&copy, OPTIONS);
+    let options = Options { port: newer.address.port(), ..OPTIONS };
+    place.coordinators = Coordinators::new([relay.address, newer.address].map(|it| it.to_string()));
+    let client = Client::start(&place, LONG).expect("a thread");
+    let started = client.recv_timeout(LONG);
+    assert!(
+        matches!(started, Some(Heard::Order { order: Order::Start { .. }, .. })),
+        "{started:?}"
+    );
+
+    relay.cut.send(()).expect("the relay runs");
+    client.say(ask(1));
+    assert_eq!(leases(&client, 1).0, [1], "of the newer one");
+    newer.kill();
+    let until = Instant::now() + Duration::from_secs(2);
+    client.say(ask(2));
+    while Instant::now() < until {
+        let heard = client.recv_timeout(Duration::from_millis(50));
+        assert!(matches!(heard, None | Some(Heard::Broken)), "of the older one: {heard:?}");
+    }
+    let newest = Running::start(&copy, options);
+    assert_eq!(leases(&client, 1).0, [2], "of the newest one");
+    drop(client);
+    older.kill();
+    newest.kill();
 }
 
 #[test]
@@ -303,7 +345,8 @@ fn a_worker_that_is_killed_is_lost_soon_and_one_that_returns_is_not() {
     let [(first, _a), (second, _b)] = [running.join(), running.join()];
     let one = Client::start(&first, LONG).expect("a thread");
     let relay = Relay::to(running.address);
-    let through = Place { coordinator: relay.address.to_string(), ..second.clone() };
+    let through =
+        Place { coordinators: Coordinators::new([relay.address.to_string()]), ..second.clone() };
     let two = Client::start(&through, LONG).expect("a thread");
     let wait_for = |client: &Client, wanted: &dyn Fn(&Heard) -> bool| {
         let deadline = Instant::now() + LONG;
@@ -346,7 +389,7 @@ fn a_worker_that_is_killed_is_lost_soon_and_one_that_returns_is_not() {
     wait_for(&returned, &|heard| matches!(heard, Heard::Order { order: Order::PutOut { .. }, .. }));
     let again = || {
         let proof = Proof::Certificate(second.credentials.clone().expect("TLS"));
-        let invitation = Invitation::new(&running.address.to_string(), proof, VERSION, false);
+        let invitation = Invitation::new(&running.coordinators(), proof, VERSION, false);
         invitation.join(&second.address, "data", LONG)
     };
     let anew = again().expect("it may");
@@ -392,7 +435,7 @@ fn strangers_are_turned_away_with_one_sentence() {
     let error = running.invitation(&foreign.token, false).join(&here, "data", LONG);
     assert!(matches!(error, Err(ClientError::Untrusted { .. })));
     let version = Invitation::new(
-        &running.address.to_string(),
+        &running.coordinators(),
         Proof::Token(running.token.clone()),
         "0.0.1",
         false,
@@ -419,7 +462,7 @@ fn strangers_are_turned_away_with_one_sentence() {
 
     // A certificate of another job opens no session.
     let (theirs, _listener) = foreign.join();
-    let lost = Place { coordinator: running.address.to_string(), ..theirs };
+    let lost = Place { coordinators: running.coordinators(), ..theirs };
     let client = Client::start(&lost, LONG).expect("a thread");
     assert!(matches!(client.recv_timeout(LONG), Some(Heard::Refused(_))));
     // One without a certificate does not either.

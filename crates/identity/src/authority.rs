@@ -122,6 +122,14 @@ impl Authority {
         &self.certificate
     }
 
+    /// A secret that follows from the authority's key, and from which the key does not follow.
+    pub fn derive(&self, purpose: &str) -> Digest {
+        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &self.issuer.key().serialize_der());
+        let label = format!("paceline first token\n{purpose}");
+        let tag = ring::hmac::sign(&key, label.as_bytes());
+        Digest(*tag.as_ref().first_chunk().expect("SHA-256 has 32 bytes"))
+    }
+
     pub fn fingerprint(&self) -> Digest {
         Digest::of(&self.certificate)
     }

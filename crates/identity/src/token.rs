@@ -1,5 +1,5 @@
 //! Tokens: with one, a stranger may join. The text holds a secret, the fingerprint of the coordinator's authority, the time at
-//! which it ends, and how many workers may use it.
+//! which it ends, how many workers may use it, and the addresses of the coordinators if there are several.
 //!
 //! [`Tokens`] is what the coordinator remembers of the tokens that it made. It is a plain state machine: `check` decides,
 //! `apply` takes a change that the caller has logged. It keeps no secret, only digests.
@@ -28,6 +28,8 @@ pub struct Token {
     pub fingerprint: Digest,
     pub expires: SystemTime,
     pub uses_max: u32,
+    /// Of all coordinators that there were when the token was shown; empty if there can be one only. They are no part of the secret.
+    pub addresses: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -42,8 +44,18 @@ pub enum TokenError {
 const PREFIX: &str = "paceline1";
 const LENGTH: usize = 4 + 20 + 32 + 8 + 4;
 const CHECK_LENGTH: usize = 4;
+/// A token with more coordinators names the first ones.
+const ADDRESSES_MAX: usize = 8;
+const ADDRESS_LENGTH_MAX: usize = 255;
 
 impl Token {
+    /// The same token, for whoever finds the coordinators at these addresses.
+    pub fn at(mut self, addresses: &[String]) -> Token {
+        let valid = addresses.iter().filter(|it| is_address(it.as_bytes()));
+        self.addresses = valid.take(ADDRESSES_MAX).cloned().collect();
+        self
+    }
+
     fn to_bytes(&self) -> Vec<u8> {
         let expires = seconds(self.expires).to_be_bytes();
         let mut bytes = Vec::with_capacity(LENGTH + CHECK_LENGTH);
@@ -52,13 +64,17 @@ impl Token {
         bytes.extend(self.fingerprint.0);
         bytes.extend(expires);
         bytes.extend(self.uses_max.to_be_bytes());
+        for address in &self.addresses {
+            bytes.push(address.len() as u8);
+            bytes.extend(address.as_bytes());
+        }
         let check = Digest::of(&bytes);
         bytes.extend(&check.0[..CHECK_LENGTH]);
         bytes
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Token> {
-        let (body, check) = bytes.split_at_checked(LENGTH)?;
+        let (body, check) = bytes.split_at_checked(bytes.len().checked_sub(CHECK_LENGTH)?)?;
         if check != &Digest::of(body).0[..CHECK_LENGTH] {
             return None;
         }
@@ -66,7 +82,14 @@ impl Token {
         let (secret, rest) = rest.split_first_chunk()?;
         let (fingerprint, rest) = rest.split_first_chunk()?;
         let (expires, rest) = rest.split_first_chunk()?;
-        let (uses_max, _) = rest.split_first_chunk()?;
+        let (uses_max, mut rest) = rest.split_first_chunk()?;
+        let mut addresses = vec![];
+        while let Some((length, more)) = rest.split_first() {
+            let (address, more) = more.split_at_checked(usize::from(*length))?;
+            let text = std::str::from_utf8(address).ok().filter(|_| is_address(address))?;
+            addresses.push(text.to_owned());
+            rest = more;
+        }
         let since_epoch = Duration::from_secs(u64::from_be_bytes(*expires));
         Some(Token {
             id: TokenId(u32::from_be_bytes(*id)),
@@ -74,8 +97,15 @@ impl Token {
             fingerprint: Digest(*fingerprint),
             expires: SystemTime::UNIX_EPOCH.checked_add(since_epoch)?,
             uses_max: u32::from_be_bytes(*uses_max),
+            addresses,
         })
     }
+}
+
+/// Whether this may be a host and a port: nothing that a terminal, or a list with commas, would take for something else.
+fn is_address(text: &[u8]) -> bool {
+    (1..=ADDRESS_LENGTH_MAX).contains(&text.len())
+        && text.iter().all(|byte| byte.is_ascii_graphic() && *byte != b',')
 }
 
 fn seconds(time: SystemTime) -> u64 {
@@ -116,7 +146,10 @@ fn base32(bytes: &[u8]) -> String {
 }
 
 fn from_base32(text: &str) -> Option<Vec<u8>> {
-    if text.len() != ((LENGTH + CHECK_LENGTH) * 8).div_ceil(5) {
+    let bytes_max = LENGTH + ADDRESSES_MAX * (1 + ADDRESS_LENGTH_MAX) + CHECK_LENGTH;
+    // As many digits as whole bytes need: one token has one spelling.
+    let is_whole = (text.len() * 5 / 8 * 8).div_ceil(5) == text.len();
+    if !is_whole || text.len() > (bytes_max * 8).div_ceil(5) {
         return None;
     }
     let (mut bytes, mut bits, mut count) = (vec![], 0u32, 0);
@@ -130,7 +163,7 @@ fn from_base32(text: &str) -> Option<Vec<u8>> {
             bits &= (1 << count) - 1;
         }
     }
-    // One token has one spelling: bits that stand for nothing are zero.
+    // Bits that stand for nothing are zero.
     (bits == 0).then_some(bytes)
 }
 
@@ -221,8 +254,23 @@ impl Tokens {
         uses_max: u32,
     ) -> (Token, TokenChange) {
         let secret = crate::random();
-        let token = Token { id: TokenId(self.next), secret, fingerprint, expires, uses_max };
+        let (id, addresses) = (TokenId(self.next), vec![]);
+        let token = Token { id, secret, fingerprint, expires, uses_max, addresses };
         (token, TokenChange::Issued { secret: Digest::of(&secret), expires, uses_max })
+    }
+
+    /// Makes a token whose secret others can derive, too. The change must be logged and applied before the token is shown.
+    pub fn derive(&self, from: Digest, expires: SystemTime, uses_max: u32) -> TokenChange {
+        TokenChange::Issued { secret: Digest::of(&secret_of(from)), expires, uses_max }
+    }
+
+    /// The token that was made from this, if there is one.
+    pub fn derived(&self, fingerprint: Digest, from: Digest) -> Option<Token> {
+        let (secret, addresses) = (secret_of(from), vec![]);
+        let (id, issued) =
+            self.issued.iter().find(|(_, issued)| issued.secret == Digest::of(&secret))?;
+        let (id, expires, uses_max) = (*id, issued.expires, issued.uses_max);
+        Some(Token { id, secret, fingerprint, expires, uses_max, addresses })
     }
 
     /// Whether this request may join with this token. `None`: the sender has shown a certificate instead.
@@ -297,6 +345,10 @@ impl Tokens {
     }
 }
 
+fn secret_of(digest: Digest) -> [u8; 20] {
+    *digest.0.first_chunk().expect("a digest is longer")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,6 +388,35 @@ mod tests {
         assert_eq!("pacelinf".parse::<Token>(), Err(TokenError::Prefix));
         assert!("paceline1é".repeat(12).parse::<Token>().is_err());
         assert!(!format!("{token:?}").contains(&text[30..60]), "the secret must not reach logs");
+    }
+
+    #[test]
+    fn a_token_names_the_coordinators() {
+        let (_, token) = tokens(3);
+        let addresses = ["10.0.0.1:7070".to_owned(), "[2001:db8::2]:7070".to_owned()];
+        let text = token.clone().at(&addresses).to_string();
+        let read: Token = text.parse().expect("a token");
+        assert_eq!((read.addresses.as_slice(), read.id), (&addresses[..], token.id));
+        for i in 0..text.len() {
+            assert!(text[..i].parse::<Token>().is_err(), "{i}");
+        }
+        let odd = ["a b:1".to_owned(), "a:1,b:2".to_owned(), String::new(), "x".repeat(300)];
+        assert_eq!(token.clone().at(&odd), token, "what is no address is left out");
+        let many = vec!["x".repeat(255); 20];
+        let many = token.at(&many).to_string().parse::<Token>().expect("a token").addresses;
+        assert_eq!(many.len(), ADDRESSES_MAX);
+    }
+
+    #[test]
+    fn coordinators_with_the_same_authority_derive_the_same_token() {
+        let mut tokens = Tokens::default();
+        let (authority, from) = (Digest::of(b"authority"), Digest::of(b"from"));
+        assert_eq!(tokens.derived(authority, from), None);
+        let change = tokens.derive(from, NOW + HOUR, 2);
+        tokens.apply(&change);
+        let token = tokens.derived(authority, from).expect("it was made");
+        assert_eq!(tokens.check(Some(&token), &request(), NOW), Ok(Admission::New));
+        assert_eq!(tokens.derived(authority, Digest::of(b"another")), None);
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub use folder::{Added, Folder, newest};
 pub use resume::Checkpoint;
 pub use writer::{Saved, Saving};
 
+pub(crate) use lock::void as void_lock;
 pub(crate) use writer::Writer;
 
 /// The job of a checkpoint, and how far it was.

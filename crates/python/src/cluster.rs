@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline_job::processes::{
-    Addresses, CoordinateOptions, Coordinating, HostProgram, JoinOptions, Token, WorkerSignals,
-    described, join_hosted,
+    Addresses, CoordinateOptions, Coordinating, HostProgram, JoinOptions, StatePlace, Token,
+    WorkerSignals, described, join_hosted,
 };
 use paceline_job::{TrainOptions, recipes};
 use pyo3::prelude::*;
@@ -146,7 +147,7 @@ pub fn coordinate(
     })?;
     let options = CoordinateOptions {
         listen,
-        state,
+        state: StatePlace::Folder(state),
         authority: None,
         members_min: spec.workers,
         members_max: None,
@@ -154,6 +155,7 @@ pub fn coordinate(
         insecure: false,
         token_uses: spec.workers.saturating_mul(16).max(64),
         token_lasts: Duration::from_secs(7 * 24 * 3600),
+        stop: Arc::default(),
         say,
     };
     let recipes = recipes();

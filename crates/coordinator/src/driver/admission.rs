@@ -7,8 +7,8 @@ use paceline_runtime::WorkerId;
 use paceline_runtime::coordination::Input;
 
 use super::{After, Driver, Happened, json};
+use crate::incoming::Reply;
 use crate::messages::{Admitted, Answer, Down, Join};
-use crate::service::Reply;
 
 impl Driver {
     /// Whether somebody may join, or one sentence that says why not.
@@ -88,6 +88,8 @@ impl Driver {
             address,
             now: self.clock.now(),
             patience: self.config.rules.patience,
+            incarnation: self.coordinator.state().incarnation(),
+            coordinators: self.coordinators.clone(),
         })
     }
 
@@ -97,8 +99,8 @@ impl Driver {
         let samples_total = (self.config.check_facts)(self.memory.facts.as_deref(), &facts)?;
         if self.memory.facts.is_none() {
             for line in (self.first_lines)(&facts) {
-                self.journal.pending.extend(json(&line));
-                self.journal.pending.push(b'\n');
+                self.lines.extend(json(&line));
+                self.lines.push(b'\n');
             }
             self.memory.facts = Some(facts.clone());
             self.batch.facts = Some(facts);

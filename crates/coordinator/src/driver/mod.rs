@@ -1,27 +1,28 @@
-//! Joins the coordinator's state machine, its log and its service: what is told was logged before.
+//! Joins the coordinator's state machine, its store and its service: what is told was stored before.
 //!
-//! One turn takes what has come in, steps the machine, writes what changed as one record, waits for the disk once,
+//! One turn takes what has come in, steps the machine, writes what changed as one record, waits for the store once,
 //! and only then answers: orders, acknowledgements, admissions.
 
 mod admission;
+mod opening;
 mod sessions;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use paceline_identity::{Authority, Credentials, JobName, Token, TokenChange, TokenId, Tokens};
-use paceline_runtime::coordination::{Collected, Coordinator, Entry, Input, Output, Rules, State};
-use paceline_runtime::{Line, Record, Spans, WorkerId};
+use paceline_identity::{Authority, Credentials, JobName};
+use paceline_runtime::coordination::{Collected, Coordinator, Input, Output, Rules};
+use paceline_runtime::{Line, Spans, WorkerId};
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
-use crate::journal::{Journal, JournalError};
-use crate::log::{Log, LogError, Opened};
+use crate::incoming::{Incoming, Lane};
 use crate::messages::{Answer, Described, Down, FileHead};
-use crate::service::{Incoming, Lane, queue};
+use crate::store::{Store, StoreError};
 use crate::stored::{Batch, Memory, Stored};
 
 /// What the first worker knows of the job, turned into lines.
@@ -31,9 +32,7 @@ type FirstLines = Box<dyn Fn(&str) -> Vec<Line> + Send>;
 pub type CheckFacts = Box<dyn Fn(Option<&str>, &str) -> Result<u64, String> + Send>;
 
 pub struct DriverConfig {
-    /// Where log, journal and authority are kept.
-    pub folder: PathBuf,
-    /// The job as text, for workers that join. A folder holds one job.
+    /// The job as text, for workers that join. A store holds one job.
     pub text: String,
     /// `keeps_log` is set in any case; `samples_total` is what the first worker says.
     pub rules: Rules,
@@ -51,7 +50,7 @@ pub struct DriverConfig {
     pub grace: Duration,
 }
 
-/// What the coordinator's process may want to know. It is on the disk already.
+/// What the coordinator's process may want to know. It is stored already.
 #[derive(Debug)]
 pub enum Happened {
     Line(Line),
@@ -74,6 +73,8 @@ pub enum Happened {
     },
     Connected(WorkerId),
     Disconnected(WorkerId),
+    /// These are the addresses of all coordinators now.
+    Coordinators(Vec<String>),
     /// Somebody was turned away.
     Refused {
         from: SocketAddr,
@@ -84,23 +85,22 @@ pub enum Happened {
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     #[error(transparent)]
-    Log(#[from] LogError),
-    #[error(transparent)]
-    Journal(#[from] JournalError),
+    Store(#[from] StoreError),
     #[error(
-        "the state in {0} belongs to another job; give another folder, or the job that it was made for"
+        "the state in {0} belongs to another job; give another place, or the job that it was made for"
     )]
-    OtherJob(PathBuf),
-    #[error("the state in {path} was written by another version of this program ({why})")]
-    Format { path: PathBuf, why: String },
+    OtherJob(String),
+    #[error("the state in {place} was written by another version of this program ({why})")]
+    Format { place: String, why: String },
     #[error("cannot start a timer: {0}")]
     Timer(io::Error),
 }
 
 pub struct Driver {
     config: DriverConfig,
-    log: Log,
-    journal: Journal,
+    store: Box<dyn Store>,
+    /// Lines of the journal that are not stored yet.
+    lines: Vec<u8>,
     memory: Memory,
     coordinator: Coordinator,
     clock: Clock,
@@ -114,15 +114,19 @@ pub struct Driver {
     closed: BTreeMap<WorkerId, Duration>,
     wakes: BTreeSet<Duration>,
     next_tick: Duration,
+    /// All coordinators of the job, as the workers know them.
+    coordinators: Vec<String>,
     batch: Batch,
-    /// When the batch must be on the disk.
+    /// When the batch must be stored.
     commit_at: Option<Duration>,
-    /// What is told when the batch is on the disk.
+    /// What is told when the batch is stored.
     after: Vec<After>,
     happening: Vec<Happened>,
     happened: Vec<Happened>,
     /// After this many bytes the log is replaced by a snapshot.
     log_bytes_max: u64,
+    /// How long what nobody waits for waits for others.
+    lines_wait: Duration,
     /// Which lines of workers become part of the journal.
     keeps_line: Box<dyn FnMut(&Line) -> bool + Send>,
     /// What the journal begins with, once it is known what the job learns from.
@@ -152,74 +156,10 @@ enum After {
 const LOG_BYTES_MAX: u64 = 4 << 20;
 /// Messages that are taken together into one write.
 const BATCH_MAX: usize = 512;
-/// Lines of the journal wait this long for others: no worker waits for them.
+/// Lines of the journal, and words that are answered by nothing, wait this long for others: no worker waits for them.
 const LINES_WAIT: Duration = Duration::from_millis(50);
 
 impl Driver {
-    /// Opens the folder and starts the job, or continues it where the last coordinator stopped.
-    pub fn open(mut config: DriverConfig) -> Result<Driver, DriverError> {
-        config.rules.keeps_log = true;
-        let Opened { mut log, snapshot, records, .. } = Log::open(&config.folder)?;
-        let is_new = snapshot.is_none();
-        let stored = match snapshot {
-            Some(bytes) => config.parse(&bytes)?,
-            None => {
-                let stored = config.begin();
-                log.snapshot(&json(&stored))?;
-                stored
-            }
-        };
-        let Stored { mut memory, state } = stored;
-        if memory.text != config.text {
-            return Err(DriverError::OtherJob(config.folder));
-        }
-        let mut entries: Vec<Entry> = vec![];
-        for record in records {
-            let batch: Batch = config.parse(&record)?;
-            memory.apply(&batch);
-            entries.extend(batch.entries);
-        }
-        let journal = Journal::open(&config.folder.join("journal.jsonl"), memory.journal)?;
-        let clock = Clock::since(memory.began, memory.at);
-        let now = clock.now();
-        let (coordinator, output) = Coordinator::restart(config.rules, state, entries, now);
-        let credentials = config.authority.as_ref().map(|authority| {
-            Credentials::of_coordinator(authority, memory.job.clone(), SystemTime::now())
-        });
-        let (sender, incoming) = queue();
-        let timer = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let mut driver = Driver {
-            config,
-            log,
-            journal,
-            memory,
-            coordinator,
-            clock,
-            credentials,
-            sender,
-            incoming,
-            timer: timer.map_err(DriverError::Timer)?,
-            lanes: BTreeMap::new(),
-            closed: BTreeMap::new(),
-            wakes: BTreeSet::new(),
-            next_tick: now,
-            batch: Batch::default(),
-            commit_at: None,
-            after: vec![],
-            happening: vec![],
-            happened: vec![],
-            log_bytes_max: LOG_BYTES_MAX,
-            keeps_line: Box::new(|_| true),
-            first_lines: Box::new(|_| vec![]),
-        };
-        driver.carry_out(output);
-        if !is_new {
-            driver.line(Line { at: now, record: Record::Restarted });
-        }
-        driver.commit()?;
-        Ok(driver)
-    }
-
     /// For the service, and for whoever runs the coordinator from another thread.
     pub fn sender(&self) -> mpsc::Sender<Incoming> {
         self.sender.clone()
@@ -245,7 +185,17 @@ impl Driver {
 
     /// The journal of the job so far, up to the last commit; a restarted process reads it again.
     pub fn journal(&self) -> &Path {
-        &self.journal.path
+        self.store.journal()
+    }
+
+    /// Makes sure that this coordinator is the one that decides. Only a standby could have taken its place.
+    pub fn confirm(&mut self) -> Result<(), DriverError> {
+        Ok(self.store.confirm()?)
+    }
+
+    /// The addresses of all coordinators of the job; empty if there can be no others.
+    pub fn coordinators(&self) -> &[String] {
+        &self.coordinators
     }
 
     /// Asks this function about every line of a worker: one that it does not keep counts as heard and is dropped. For what several
@@ -270,35 +220,16 @@ impl Driver {
         self.credentials.as_ref()
     }
 
-    /// Makes a token with which so many workers may join.
-    pub fn make_token(&mut self, lasts: Duration, uses_max: u32) -> Result<Token, DriverError> {
-        let authority = self.config.authority.as_ref();
-        let fingerprint =
-            authority.map_or(paceline_identity::Digest([0; 32]), Authority::fingerprint);
-        let (token, change) =
-            self.memory.tokens.make(fingerprint, SystemTime::now() + lasts, uses_max);
-        self.change_tokens(change);
-        self.commit()?;
-        Ok(token)
-    }
-
-    pub fn tokens(&self) -> &Tokens {
-        &self.memory.tokens
-    }
-
-    pub fn revoke_token(&mut self, token: TokenId) -> Result<(), DriverError> {
-        self.change_tokens(TokenChange::Revoked(token));
-        self.commit()
-    }
-
-    /// Sends a note, if the worker is connected.
+    /// Sends a note, if the worker is connected and this coordinator may still speak.
     pub fn note(&self, to: WorkerId, note: serde_json::Value) {
-        if let Some(session) = self.lanes.get(&to) {
+        if self.store.check().is_ok()
+            && let Some(session) = self.lanes.get(&to)
+        {
             session.lane.send(&Down::Note(note));
         }
     }
 
-    /// Tells the coordinator something; it is on the disk after the next turn.
+    /// Tells the coordinator something; it is stored after the next turn.
     pub fn input(&mut self, input: Input) {
         if let Input::Ban(who) = input {
             self.memory.banned.insert(who);
@@ -311,14 +242,15 @@ impl Driver {
 
     /// Writes a line of the caller to the journal.
     pub fn line(&mut self, line: Line) {
-        self.journal.pending.extend(json(&line));
-        self.journal.pending.push(b'\n');
+        self.lines.extend(json(&line));
+        self.lines.push(b'\n');
         self.happening.push(Happened::Line(line));
-        self.wants_commit(LINES_WAIT);
+        self.wants_commit(self.lines_wait);
     }
 
     /// Waits at most this long for something to come in, and deals with it.
     pub fn turn(&mut self, wait: Duration) -> Result<Vec<Happened>, DriverError> {
+        self.store.check()?;
         let now = self.clock.now();
         let due =
             [self.commit_at, self.wakes.first().copied(), self.closed.values().min().copied()];
@@ -345,30 +277,23 @@ impl Driver {
         Ok(std::mem::take(&mut self.happened))
     }
 
-    /// Writes everything that has changed, waits for the disk, and tells what was waiting for it.
+    /// Writes everything that has changed, waits until it is stored, and tells what was waiting for it.
     pub fn commit(&mut self) -> Result<(), DriverError> {
         self.commit_at = None;
         let mut batch = std::mem::take(&mut self.batch);
-        let (at, journal) =
-            (self.clock.now(), self.memory.journal + self.journal.pending.len() as u64);
+        let lines = std::mem::take(&mut self.lines);
+        let (at, journal) = (self.clock.now(), self.memory.journal + lines.len() as u64);
         (batch.at, batch.journal) = (at, journal);
-        // The journal first: the batch says how long it is.
-        if let Err(error) = self.journal.commit() {
-            // The log would speak of lines that are not there.
-            self.log.give_up();
-            return Err(error.into());
-        }
-        self.log.append(&json(&batch))?;
-        self.log.commit()?;
+        self.store.commit(&json(&batch), &lines)?;
         (self.memory.at, self.memory.journal) = (at, journal);
         self.happened.append(&mut self.happening);
         for after in std::mem::take(&mut self.after) {
             self.tell(after);
         }
-        if self.log.size() > self.log_bytes_max {
+        if self.store.size() > self.log_bytes_max {
             let stored =
                 Stored { memory: self.memory.clone(), state: self.coordinator.state().clone() };
-            self.log.snapshot(&json(&stored))?;
+            self.store.snapshot(&json(&stored))?;
         }
         Ok(())
     }
@@ -394,7 +319,7 @@ impl Driver {
         self.lanes.get(&who).filter(|it| it.number == session).map(|it| &it.lane)
     }
 
-    /// The batch must be on the disk so long from now, or earlier.
+    /// The batch must be stored so long from now, or earlier.
     fn wants_commit(&mut self, within: Duration) {
         let at = self.clock.now() + within;
         self.commit_at = Some(self.commit_at.map_or(at, |earlier| earlier.min(at)));
@@ -403,11 +328,6 @@ impl Driver {
     fn after(&mut self, after: After) {
         self.after.push(after);
         self.wants_commit(Duration::ZERO);
-    }
-
-    fn change_tokens(&mut self, change: TokenChange) {
-        self.memory.tokens.apply(&change);
-        self.batch.tokens.push(change);
     }
 
     fn take(&mut self, message: Incoming) {
@@ -465,7 +385,8 @@ impl Driver {
     fn carry_out(&mut self, output: Output) {
         let Output { log, orders, records, snapshot, admitted: _, wake, acknowledged: _ } = output;
         if !log.is_empty() {
-            self.wants_commit(Duration::ZERO);
+            // Nobody waits for an entry that leads to no order, such as what was applied: it is stored with the next one that does.
+            self.wants_commit(self.lines_wait);
         }
         self.batch.entries.extend(log);
         let at = self.clock.now();
@@ -492,31 +413,20 @@ impl Driver {
         let output = self.coordinator.step(now, Input::Tick);
         self.carry_out(output);
         self.renew_own();
-    }
-}
-
-impl DriverConfig {
-    fn begin(&self) -> Stored {
-        let memory = Memory {
-            job: JobName::random(),
-            text: self.text.clone(),
-            began: SystemTime::now(),
-            at: Duration::ZERO,
-            facts: None,
-            tokens: Tokens::default(),
-            heard: BTreeMap::new(),
-            addresses: BTreeMap::new(),
-            banned: BTreeSet::new(),
-            journal: 0,
-        };
-        Stored { memory, state: State::new(self.rules, self.done.clone()) }
+        self.look_for_coordinators();
     }
 
-    fn parse<T: serde::de::DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, DriverError> {
-        serde_json::from_slice(bytes).map_err(|error| {
-            let path = self.folder.clone();
-            DriverError::Format { path, why: error.to_string() }
-        })
+    /// Tells the workers when a standby has come or gone: they try all coordinators in turn.
+    fn look_for_coordinators(&mut self) {
+        let found = self.store.coordinators();
+        if found == self.coordinators {
+            return;
+        }
+        self.coordinators = found.clone();
+        for session in self.lanes.values() {
+            session.lane.send(&Down::Coordinators(found.clone()));
+        }
+        self.happened.push(Happened::Coordinators(found));
     }
 }
 

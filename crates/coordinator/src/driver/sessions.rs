@@ -3,9 +3,9 @@
 use paceline_runtime::WorkerId;
 use paceline_runtime::coordination::{Addressed, Input, Order};
 
-use super::{After, Driver, Happened, LINES_WAIT, Session};
+use super::{After, Driver, Happened, Session};
+use crate::incoming::Lane;
 use crate::messages::{Down, Peer, Said};
-use crate::service::Lane;
 
 impl Driver {
     pub(super) fn connect(&mut self, from: WorkerId, session: u64, received: u64, lane: Lane) {
@@ -16,7 +16,9 @@ impl Driver {
         self.coordinator.acknowledged(from, received);
         let orders = self.coordinator.reconnected(now, from);
         let heard = self.memory.heard.get(&from).copied().unwrap_or(0);
-        let message = Down::Welcome { heard, now };
+        let incarnation = self.coordinator.state().incarnation();
+        let coordinators = self.coordinators.clone();
+        let message = Down::Welcome { heard, now, incarnation, coordinators };
         self.after(After::Tell { to: from, session, message });
         orders.into_iter().for_each(|order| self.order(order));
     }
@@ -24,7 +26,7 @@ impl Driver {
     pub(super) fn disconnect(&mut self, from: WorkerId) {
         self.lanes.remove(&from);
         self.happening.push(Happened::Disconnected(from));
-        self.wants_commit(LINES_WAIT);
+        self.wants_commit(self.lines_wait);
         if self.coordinator.state().is_enrolled(from) && !self.coordinator.is_over() {
             self.closed.insert(from, self.clock.now() + self.config.grace);
         }
@@ -64,7 +66,7 @@ impl Driver {
                 Said::Note(note) => self.happening.push(Happened::Note { from, note }),
             }
         }
-        self.wants_commit(LINES_WAIT);
+        self.wants_commit(self.lines_wait);
         let Some(session) = self.lanes.get(&from).map(|session| session.number) else { return };
         let is_same = |after: &After| matches!(after, After::Heard { to, session: it } if (*to, *it) == (from, session));
         if !self.after.iter().any(is_same) {

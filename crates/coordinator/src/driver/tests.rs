@@ -1,19 +1,24 @@
 //! The driver without sockets: what is stored, and what is told when.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
 use bytes::Bytes;
+use paceline_runtime::Record;
 use paceline_runtime::coordination::{Coordination, Lease, Order, Word};
 use tonic::Status;
 
 use super::*;
 use crate::messages::{Join, Said, decode};
+use crate::store::{Disk, LogError};
 use crate::testing::Folder;
 
 type Told = mpsc::UnboundedReceiver<Result<Bytes, Status>>;
 
-fn config(folder: &Folder) -> DriverConfig {
+fn config() -> DriverConfig {
     let patience = Duration::from_secs(60);
     DriverConfig {
-        folder: folder.path.clone(),
         text: "job".to_owned(),
         rules: Rules { patience, ..Rules::new(1000, 1, Coordination::Asynchronous) },
         done: Spans::new(),
@@ -22,6 +27,76 @@ fn config(folder: &Folder) -> DriverConfig {
         authority: None,
         grace: Duration::from_secs(60),
     }
+}
+
+fn open(folder: &Folder) -> Result<Driver, DriverError> {
+    Driver::open(config(), Disk::open(&folder.path).map_err(StoreError::from)?)
+}
+
+/// A store without room.
+struct Full(PathBuf);
+
+impl Store for Full {
+    fn begin_journal(&mut self, _: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn commit(&mut self, _: &[u8], _: &[u8]) -> Result<(), StoreError> {
+        Err(LogError::Full(self.0.clone()).into())
+    }
+
+    fn size(&self) -> u64 {
+        0
+    }
+
+    fn snapshot(&mut self, _: &[u8]) -> Result<(), StoreError> {
+        Err(LogError::Full(self.0.clone()).into())
+    }
+
+    fn journal(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// Counts how often the store is waited for.
+struct Counted {
+    store: Box<dyn Store>,
+    commits: Arc<AtomicU64>,
+}
+
+impl Store for Counted {
+    fn begin_journal(&mut self, length: u64) -> Result<(), StoreError> {
+        self.store.begin_journal(length)
+    }
+
+    fn commit(&mut self, batch: &[u8], lines: &[u8]) -> Result<(), StoreError> {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.store.commit(batch, lines)
+    }
+
+    fn size(&self) -> u64 {
+        self.store.size()
+    }
+
+    fn snapshot(&mut self, state: &[u8]) -> Result<(), StoreError> {
+        self.store.snapshot(state)
+    }
+
+    fn journal(&self) -> &Path {
+        self.store.journal()
+    }
+}
+
+/// A driver whose commits are counted, for so many workers and samples.
+fn counted(folder: &Folder, workers: usize, samples: u64) -> (Driver, Arc<AtomicU64>) {
+    let rules =
+        Rules { members_min: workers, ..Rules::new(samples, workers, Coordination::Asynchronous) };
+    let rules = Rules { patience: Duration::from_secs(60), ..rules };
+    let mut opened = Disk::open(&folder.path).expect("a new folder");
+    let commits = Arc::<AtomicU64>::default();
+    opened.store = Box::new(Counted { store: opened.store, commits: commits.clone() });
+    let driver = Driver::open(DriverConfig { rules, ..config() }, opened).expect("a new folder");
+    (driver, commits)
 }
 
 /// A worker that has joined and is connected.
@@ -67,7 +142,7 @@ fn leases(messages: &[Down]) -> Vec<(u64, Spans)> {
 #[test]
 fn a_session_begins_with_what_was_heard_and_what_was_missed() {
     let folder = Folder::new();
-    let mut driver = Driver::open(config(&folder)).expect("a new folder");
+    let mut driver = open(&folder).expect("a new folder");
     let (who, mut lane) = connect(&mut driver);
     ask(&mut driver, who, 1);
     driver.commit().expect("there is room on the disk");
@@ -97,14 +172,13 @@ fn a_session_begins_with_what_was_heard_and_what_was_missed() {
     assert!(driver.lanes.is_empty());
 }
 
-#[cfg(target_os = "linux")]
 #[test]
-fn nothing_is_told_that_is_not_on_the_disk() {
+fn nothing_is_told_that_is_not_stored() {
     let folder = Folder::new();
-    let mut driver = Driver::open(config(&folder)).expect("a new folder");
+    let mut driver = open(&folder).expect("a new folder");
     let (who, mut lane) = connect(&mut driver);
     let _ = (told(&mut lane), driver.turn(Duration::ZERO).expect("there is room on the disk"));
-    driver.log.fill_disk();
+    driver.store = Box::new(Full(folder.path.clone()));
     ask(&mut driver, who, 1);
     let error = driver.commit().expect_err("the disk is full").to_string();
     assert!(error.starts_with("the disk is full"), "{error}");
@@ -120,7 +194,7 @@ fn a_coordinator_that_starts_again_knows_what_it_had_told() {
         let (mut spans, mut at) = (Spans::new(), Duration::ZERO);
         let (mut who, mut words) = (None, 0);
         for _ in 0..4 {
-            let mut driver = Driver::open(config(&folder)).expect("the folder is free");
+            let mut driver = open(&folder).expect("the folder is free");
             driver.log_bytes_max = log_bytes_max;
             assert!(driver.now() >= at, "the clock does not go back");
             let mut lane = match who {
@@ -147,7 +221,7 @@ fn a_coordinator_that_starts_again_knows_what_it_had_told() {
             let state = driver.coordinator.state().clone();
             at = driver.now();
             drop(driver);
-            let again = Driver::open(config(&folder)).expect("the folder is free");
+            let again = open(&folder).expect("the folder is free");
             assert_eq!(again.coordinator.received(who), state.received(who));
             assert_eq!(again.coordinator.view().members, state.view().members);
         }
@@ -157,16 +231,17 @@ fn a_coordinator_that_starts_again_knows_what_it_had_told() {
 #[test]
 fn a_folder_belongs_to_one_job() {
     let folder = Folder::new();
-    drop(Driver::open(config(&folder)).expect("a new folder"));
-    let other = DriverConfig { text: "another job".to_owned(), ..config(&folder) };
-    let error = Driver::open(other).err().expect("refused").to_string();
+    drop(open(&folder).expect("a new folder"));
+    let other = DriverConfig { text: "another job".to_owned(), ..config() };
+    let opened = Disk::open(&folder.path).expect("the folder is free");
+    let error = Driver::open(other, opened).err().expect("refused").to_string();
     assert!(error.contains("belongs to another job"), "{error}");
 }
 
 #[test]
 fn a_line_that_is_not_kept_is_heard_all_the_same() {
     let folder = Folder::new();
-    let mut driver = Driver::open(config(&folder)).expect("a new folder");
+    let mut driver = open(&folder).expect("a new folder");
     driver.keep_lines_if(|line| line.at == Duration::ZERO);
     let (who, _lane) = connect(&mut driver);
     let before = std::fs::read_to_string(driver.journal()).expect("a journal").lines().count();
@@ -185,8 +260,9 @@ fn a_line_that_is_not_kept_is_heard_all_the_same() {
 fn the_order_that_names_a_newcomer_carries_its_address() {
     let folder = Folder::new();
     let two = Rules::new(1000, 2, Coordination::Asynchronous);
-    let config = DriverConfig { rules: two, ..config(&folder) };
-    let mut driver = Driver::open(config).expect("a new folder");
+    let config = DriverConfig { rules: two, ..config() };
+    let opened = Disk::open(&folder.path).expect("a new folder");
+    let mut driver = Driver::open(config, opened).expect("a new folder");
     let (_, mut lane) = connect(&mut driver);
     let token = driver.make_token(Duration::from_secs(60), 1).expect("there is room on the disk");
     let join = Join {
@@ -208,4 +284,115 @@ fn the_order_that_names_a_newcomer_carries_its_address() {
     };
     let named: Vec<String> = told(&mut lane).iter().flat_map(named).collect();
     assert_eq!(named, ["10.0.0.2:99"]);
+}
+
+/// Who waits for nothing does not make the disk work, and who waits at the same time waits for it once.
+#[test]
+fn leases_that_are_asked_for_together_are_stored_together_and_with_all_that_nobody_waits_for() {
+    let folder = Folder::new();
+    let (mut driver, commits) = counted(&folder, 16, 10_000);
+    driver.lines_wait = Duration::from_secs(3600);
+    let mut workers: Vec<(WorkerId, Told)> = (0..16).map(|_| connect(&mut driver)).collect();
+    let since = |before: u64| commits.load(Ordering::Relaxed) - before;
+    let say = |driver: &Driver, from: WorkerId, number: u64, word: Word| {
+        let session = driver.lanes[&from].number;
+        let said = Said::Word(word);
+        let sent = driver.sender.try_send(Incoming::Said { from, session, number, said });
+        sent.expect("there is room in the queue");
+    };
+
+    let before = commits.load(Ordering::Relaxed);
+    for (who, _) in &workers {
+        say(&driver, *who, 1, Word::Lease { request: 1, samples: 3 });
+    }
+    driver.turn(Duration::ZERO).expect("there is room on the disk");
+    let leased: Vec<Spans> =
+        workers.iter_mut().flat_map(|(_, lane)| leases(&told(lane))).map(|(_, it)| it).collect();
+    assert_eq!((leased.len(), since(before)), (16, 1));
+
+    for ((who, _), spans) in workers.iter().zip(leased) {
+        say(&driver, *who, 2, Word::Done { spans });
+    }
+    driver.turn(Duration::ZERO).expect("there is room on the disk");
+    assert_eq!(since(before), 1, "nobody waits for an answer");
+    say(&driver, workers[0].0, 3, Word::Lease { request: 2, samples: 3 });
+    driver.turn(Duration::ZERO).expect("there is room on the disk");
+    let heard = told(&mut workers[1].1);
+    assert_eq!((since(before), heard), (2, vec![Down::Heard { number: 2 }]));
+    drop(driver);
+    let again = open_for(&folder, 16);
+    assert!(workers.iter().skip(1).all(|(who, _)| again.coordinator.received(*who) == 2));
+}
+
+fn open_for(folder: &Folder, workers: usize) -> Driver {
+    counted(folder, workers, 10_000).0
+}
+
+/// Prints how often the disk is waited for, and how long workers wait between two gradients:
+/// `cargo test --release -p paceline-coordinator --lib -- --ignored --nocapture waited_for`.
+#[test]
+#[ignore = "it measures"]
+fn how_often_the_disk_is_waited_for() {
+    const LEASES: u64 = 200;
+    const GRADIENT: Duration = Duration::from_millis(5);
+    println!("| workers | commits per lease | mean wait between two gradients |");
+    for workers in [1, 4, 16] {
+        let folder = Folder::new();
+        let (mut driver, commits) = counted(&folder, workers, 3 * LEASES * workers as u64);
+        let lanes: Vec<(WorkerId, Told)> = (0..workers).map(|_| connect(&mut driver)).collect();
+        let before = commits.load(Ordering::Relaxed);
+        let threads = lanes.into_iter().map(|(who, lane)| {
+            let (sender, session) = (driver.sender(), driver.lanes[&who].number);
+            std::thread::spawn(move || compute(who, lane, &sender, session, LEASES, GRADIENT))
+        });
+        let threads: Vec<_> = threads.collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            driver.turn(Duration::from_millis(20)).expect("there is room on the disk");
+        }
+        let waits = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
+        let waited: Duration = waits.sum();
+        let leases = (LEASES * workers as u64) as f64;
+        let each = (commits.load(Ordering::Relaxed) - before) as f64 / leases;
+        println!("| {workers} | {each:.2} | {:.2} ms |", 1e3 * waited.as_secs_f64() / leases);
+    }
+}
+
+/// As a worker that asks for the next samples when it has some, and reports what it has applied. Returns how long it had none.
+fn compute(
+    from: WorkerId,
+    mut lane: Told,
+    sender: &mpsc::Sender<Incoming>,
+    session: u64,
+    leases: u64,
+    gradient: Duration,
+) -> Duration {
+    let mut number = 0;
+    let mut say = |said: Said| {
+        number += 1;
+        let sent = sender.blocking_send(Incoming::Said { from, session, number, said });
+        sent.ok().expect("the driver lives");
+    };
+    let mut waited = Duration::ZERO;
+    say(Said::Word(Word::Lease { request: 1, samples: 3 }));
+    for request in 1..=leases {
+        let since = Instant::now();
+        let spans = loop {
+            let message = lane.blocking_recv().expect("the driver lives").expect("a message");
+            if let Down::Order {
+                order: Order::Lease { lease: Lease::Yours { spans, .. }, .. },
+                ..
+            } = decode(&message).expect("JSON")
+            {
+                break spans;
+            }
+        };
+        waited += since.elapsed();
+        if request < leases {
+            say(Said::Word(Word::Lease { request: request + 1, samples: 3 }));
+        }
+        std::thread::sleep(gradient);
+        say(Said::Line(Line { at: Duration::ZERO, record: Record::Started { who: from } }));
+        say(Said::Word(Word::Done { spans }));
+    }
+    waited
 }

@@ -114,6 +114,13 @@ impl Lock {
     }
 }
 
+/// Voids the lock of whoever uses the folder: it notices before it writes again. For a run that knows from elsewhere that it has
+/// taken the place of the one before, which may be stopped or cut off rather than dead.
+pub fn void(folder: &Path) -> io::Result<()> {
+    // Whoever has locked the file keeps a lock of a file without a name.
+    [LOCK, OWNER].iter().try_for_each(|name| remove(&folder.join(name)))
+}
+
 impl Drop for Lock {
     fn drop(&mut self) {
         drop(self.stop.take());
@@ -258,6 +265,21 @@ mod tests {
         let message = refused.expect("the folder is locked").to_string();
         assert!(message.starts_with("another run (process 7 on elsewhere)"), "{message}");
         beats.join().expect("the thread does not panic");
+        let _ = fs::remove_dir_all(&folder);
+    }
+
+    #[test]
+    fn a_voided_lock_can_be_taken_and_its_holder_notices() {
+        let folder = scratch("void");
+        let before = Lock::take(&folder).expect("the folder is free");
+
+        void(&folder).expect("the files can be removed");
+        let now = Lock::take(&folder).expect("nobody holds it");
+
+        assert!(matches!(before.check(), Err(CheckpointError::TakenOver { .. })));
+        assert!(now.check().is_ok());
+        drop(before);
+        assert!(now.check().is_ok(), "the other run's file is not removed");
         let _ = fs::remove_dir_all(&folder);
     }
 

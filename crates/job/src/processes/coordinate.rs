@@ -1,4 +1,5 @@
-//! A coordinator for workers on other machines: its log is on disk, and a new process continues where a killed one stopped.
+//! A coordinator for workers on other machines: its log is on disk, and a new process continues where a killed one stopped; or in
+//! etcd, and a standby on another machine continues.
 //!
 //! It has no data and runs no model. What it must know of them, the first worker tells it ([`Facts`]).
 
@@ -8,8 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use paceline_coordinator::{Driver, DriverConfig, Service, ServiceConfig};
-use paceline_identity::{Authority, Token, coordinator_server, write_private};
+use paceline_coordinator::{
+    Disk, Driver, DriverConfig, Etcd, EtcdConfig, EtcdPlace, Opened, Service, ServiceConfig,
+    StoreError,
+};
+use paceline_identity::{Authority, Digest, Token, coordinator_server};
 use paceline_net::processes::frame::Limits;
 use paceline_net::processes::message::{JobText, Saves};
 use paceline_runtime::Line;
@@ -17,10 +21,10 @@ use paceline_runtime::coordination::{Coordination, Rules};
 use paceline_runtime::edge::ClusterOutput;
 
 use super::join::RESUMED;
-use super::remote::{RemoteConfig, RemoteRun, store};
+use super::remote::{RemoteConfig, RemoteRun, TokenFile, store};
 use super::wishes::Wishes;
 use super::{GATHERING, OnProcesses, conclusion};
-use crate::checkpoint::{Checkpoint, Writer};
+use crate::checkpoint::{Checkpoint, Writer, void_lock};
 use crate::config::Job;
 use crate::error::{Error, RunError};
 use crate::facts::Facts;
@@ -34,9 +38,8 @@ use crate::threads::TrainOptions;
 /// How a coordinator is reached, and where it keeps its state.
 pub struct CoordinateOptions {
     pub listen: SocketAddr,
-    /// Holds the log, the journal, the authority and the token of one job.
-    pub state: PathBuf,
-    /// The file of the authority, if it is not in the state folder.
+    pub state: StatePlace,
+    /// The file of the authority, if it is not in the state folder. With a standby it must be named, unless nothing is encrypted.
     pub authority: Option<PathBuf>,
     /// Training begins with this many workers, and pauses with fewer.
     pub members_min: u32,
@@ -47,12 +50,42 @@ pub struct CoordinateOptions {
     /// How many workers may join with the first token, and for how long.
     pub token_uses: u32,
     pub token_lasts: Duration,
+    /// Ends the wait of a standby.
+    pub stop: Arc<AtomicBool>,
     /// Called with a message for the user.
     pub say: fn(&str),
 }
 
+/// Where a coordinator keeps its state.
+pub enum StatePlace {
+    /// Holds the log, the journal, the authority and the token of one job.
+    Folder(PathBuf),
+    /// Log and journal are in etcd, so that a standby on another machine can continue.
+    Etcd {
+        place: EtcdPlace,
+        /// Where workers reach this coordinator.
+        address: String,
+        /// What only this process needs: the token, wishes of the user, a copy of the journal.
+        folder: PathBuf,
+    },
+}
+
+impl StatePlace {
+    fn folder(&self) -> &Path {
+        match self {
+            StatePlace::Folder(folder) | StatePlace::Etcd { folder, .. } => folder,
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self, StatePlace::Etcd { .. })
+    }
+}
+
 /// A process that was killed closes its connections and does not come back; one whose network hiccups does.
 const GRACE: Duration = Duration::from_millis(150);
+/// etcd may be out of reach for this many times the patience: as long as workers wait for a coordinator.
+const ETCD_GONE_AFTER: u32 = 12;
 
 /// A coordinator that listens.
 pub struct Coordinating {
@@ -63,6 +96,8 @@ pub struct Coordinating {
     insecure: bool,
     token: Token,
     members_first: usize,
+    /// Another coordinator may have used the folder of the checkpoints, on another machine.
+    is_shared: bool,
 }
 
 /// What the job is prepared from, as soon as a worker says what its data are.
@@ -139,15 +174,23 @@ impl Coordinating {
         };
         let failed =
             |error: &dyn std::fmt::Display| RunError::Coordinate { why: error.to_string() };
-        let CoordinateOptions { listen, state, authority, .. } = &options;
-        let files = state.join("files");
-        std::fs::create_dir_all(&files).map_err(|error| failed(&error))?;
-        let authority = authority.clone().unwrap_or_else(|| state.join("authority.pem"));
+        let CoordinateOptions { listen, state, .. } = &options;
+        let folder = state.folder();
+        let files = match &job.checkpoints {
+            // Whoever takes over must find the vectors of the job where its checkpoints are.
+            Some(checkpoints) if state.is_shared() => Path::new(&checkpoints.folder).join("files"),
+            _ => folder.join("files"),
+        };
+        let made = [folder, &files].into_iter().try_for_each(std::fs::create_dir_all);
+        made.map_err(|error| failed(&error))?;
+        let authority = options.authority.clone().unwrap_or_else(|| folder.join("authority.pem"));
         let authority = (!insecure)
             .then(|| Authority::open(&authority, SystemTime::now()))
             .transpose()
             .map_err(|error| failed(&error))?;
-        let is_restarted = state.join("journal.jsonl").exists();
+        let text = serde_json::to_string(&text).expect("a job is plain data");
+        let opened = open_store(&options, &text, authority.as_ref())?;
+        let is_restarted = opened.snapshot.is_some();
         let snapshot = before.map(Checkpoint::snapshot);
         if let Some(snapshot) = snapshot.filter(|_| !is_restarted) {
             store(&files, RESUMED, snapshot).map_err(|error| failed(&error))?;
@@ -156,17 +199,16 @@ impl Coordinating {
         let (job, recipes) = (job.clone(), recipes.to_vec());
         let blueprint = Arc::new(Blueprint { job, checkpoint, recipes, workers: members_min });
         let checks = blueprint.clone();
-        let mut driver = Driver::open(DriverConfig {
-            folder: state.clone(),
-            text: serde_json::to_string(&text).expect("a job is plain data"),
+        let config = DriverConfig {
+            text,
             rules,
             done: done_before.clone(),
             check_facts: Box::new(move |first, facts| checks.check(first, facts)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             authority,
             grace: GRACE.min(patience / 4),
-        })
-        .map_err(|error| failed(&error))?;
+        };
+        let mut driver = Driver::open(config, opened).map_err(|error| failed(&error))?;
         let (begins, coordination) = (blueprint.clone(), outline.coordination);
         driver.begin_journal_with(move |facts| begins.first_lines(facts, coordination));
         let file_bytes_max = Arc::<AtomicU64>::default();
@@ -182,7 +224,13 @@ impl Coordinating {
             driver.sender(),
         )
         .map_err(|error| RunError::Coordinate { why: cannot_listen(*listen, &error) })?;
-        let token = token(&mut driver, &options)?;
+        let token_file = TokenFile {
+            path: folder.join("token"),
+            lasts: options.token_lasts,
+            uses: options.token_uses,
+            is_derived: state.is_shared(),
+        };
+        let token = token_file.write(&mut driver)?;
         let run = RemoteRun::new(RemoteConfig {
             driver,
             service,
@@ -191,11 +239,21 @@ impl Coordinating {
             members_min: rules.members_min,
             done_before,
             is_restarted,
-            wishes: Wishes::open(state).map_err(|error| failed(&error))?,
+            wishes: Wishes::open(folder).map_err(|error| failed(&error))?,
+            token_file,
             say,
         });
-        let members_first = rules.members_first;
-        Ok(Coordinating { blueprint, outline, run, file_bytes_max, insecure, token, members_first })
+        let (members_first, is_shared) = (rules.members_first, state.is_shared());
+        Ok(Coordinating {
+            blueprint,
+            outline,
+            run,
+            file_bytes_max,
+            insecure,
+            token,
+            members_first,
+            is_shared,
+        })
     }
 
     /// The name of the strategy.
@@ -224,7 +282,11 @@ impl Coordinating {
             }
         };
         let insecure = if self.insecure { " --insecure" } else { "" };
-        let (at, token) = (reached_at(self.address()), &self.token);
+        let at = match self.run.driver.coordinators() {
+            [] => reached_at(self.address()),
+            all => all.join(","),
+        };
+        let token = &self.token;
         format!(
             "{waits}; on each new machine type:\n  paceline join {at} --token {token}{insecure}"
         )
@@ -261,9 +323,14 @@ impl Coordinating {
         prepared: &Prepared,
         options: TrainOptions<'_>,
     ) -> Result<OnProcesses, Error> {
-        let Coordinating { mut run, outline: Outline { coordination, .. }, .. } = self;
+        let Coordinating { mut run, outline: Outline { coordination, .. }, is_shared, .. } = self;
         let TrainOptions { stop, saving, requests, readers, .. } = options;
         let saving = saving.map(|it| if run.is_restarted { it.continued() } else { it.clone() });
+        if let Some(saving) = saving.as_ref().filter(|_| is_shared && run.is_restarted) {
+            // The lease in etcd says who writes there; the coordinator before may be stopped and hold its lock.
+            void_lock(Path::new(&saving.checkpoints.folder))
+                .map_err(|error| RunError::Coordinate { why: error.to_string() })?;
+        }
         let writer = saving.as_ref().map(|it| Writer::start(it, prepared, &[])).transpose()?;
         let evaluator = Evaluator::inline(prepared.task.clone(), 1);
         let observer = Observer::new(prepared, (coordination, evaluator), readers);
@@ -318,18 +385,31 @@ fn reached_at(address: SocketAddr) -> String {
     }
 }
 
-/// The token of the job: the one that its first coordinator made, so that workers can still join with it.
-fn token(driver: &mut Driver, options: &CoordinateOptions) -> Result<Token, RunError> {
-    let path: &Path = &options.state.join("token");
-    if let Ok(text) = std::fs::read_to_string(path)
-        && let Ok(token) = text.trim().parse()
-    {
-        return Ok(token);
-    }
-    let failed = |why: String| RunError::Coordinate { why };
-    let token = driver
-        .make_token(options.token_lasts, options.token_uses)
-        .map_err(|it| failed(it.to_string()))?;
-    write_private(path, &format!("{token}\n")).map_err(|error| failed(error.to_string()))?;
-    Ok(token)
+/// Opens what the coordinators before this one have stored. Where there may be others, waits until it is this one's turn.
+fn open_store(
+    options: &CoordinateOptions,
+    text: &str,
+    authority: Option<&Authority>,
+) -> Result<Opened, RunError> {
+    let failed = |error: StoreError| RunError::Coordinate { why: error.to_string() };
+    let (place, address, folder) = match &options.state {
+        StatePlace::Folder(folder) => return Disk::open(folder).map_err(|it| failed(it.into())),
+        StatePlace::Etcd { place, address, folder } => (place, address, folder),
+    };
+    // It is free now, rather than found to be taken when this coordinator is needed.
+    let listen = options.listen;
+    let bound = std::net::TcpListener::bind(listen);
+    drop(bound.map_err(|error| RunError::Coordinate { why: cannot_listen(listen, &error) })?);
+    let opened = Etcd::open(EtcdConfig {
+        place: place.clone(),
+        address: address.clone(),
+        folder: folder.clone(),
+        lease: options.patience,
+        waits: ETCD_GONE_AFTER * options.patience,
+        job: Digest::of(text.as_bytes()).to_string(),
+        authority: authority.map_or(String::new(), |it| it.fingerprint().to_string()),
+        stop: options.stop.clone(),
+        say: options.say,
+    });
+    opened.map_err(|error| failed(error.into()))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use paceline_coordinator::{Client, Heard, Invitation, Place, Proof, Said, Speaker};
+use paceline_coordinator::{Client, Coordinators, Heard, Invitation, Place, Proof, Said, Speaker};
 use paceline_identity::{Credentials, Token};
 use paceline_net::processes::frame::Limits;
 use paceline_net::processes::message::{Down, JobText, PackedSnapshot, Up};
@@ -30,7 +30,7 @@ use crate::task::Task;
 
 /// How a worker finds its coordinator.
 pub struct JoinOptions {
-    /// Host and port.
+    /// Host and port; of several coordinators, with commas between them.
     pub coordinator: String,
     pub token: Token,
     /// Where peers reach this worker, if not at the address from which it connects.
@@ -110,14 +110,15 @@ fn join_as(
     let mut proof = Proof::Token(token.clone());
     let mut known: Option<Known> = None;
     let mut short_lives = 0;
+    let coordinators = Coordinators::new(coordinator.split(',').map(str::to_owned));
     loop {
-        let invitation = Invitation::new(coordinator, proof.clone(), version, insecure);
+        let invitation = Invitation::new(&coordinators, proof.clone(), version, insecure);
         let described = invitation.look(FIRST_WAIT).map_err(failed)?;
         if known.as_ref().is_none_or(|known| known.text != described.text) {
             known = Some(Known::prepare(described.text, &options, recipes, hosted.map(|it| it.0))?);
         }
         let Some(Known { job, prepared, facts, is_resumed, .. }) = &mut known else { continue };
-        let (listener, bound) = listen(listens_at(coordinator, advertise))?;
+        let (listener, bound) = listen(listens_at(&coordinators.all(), advertise))?;
         let address = advertise.unwrap_or(bound).to_string();
         let place = invitation.join(&address, facts, FIRST_WAIT).map_err(failed)?;
         let since = Instant::now();
@@ -136,7 +137,7 @@ fn join_as(
         let addresses = hosted.map(|(program, _)| program.addresses.clone()).unwrap_or_default();
         if hosted.is_some() {
             addresses.add([bound]);
-            addresses.add(coordinator.to_socket_addrs().into_iter().flatten());
+            addresses.add(resolved(&coordinators));
             let initial = common_initial(&speaker, who, &prepared.plan.initial, limits)?;
             prepared.plan.initial = Arc::new(initial);
         }
@@ -152,7 +153,17 @@ fn join_as(
             to: to.clone(),
         };
         let speaking = spawn("speak", move || mouth.speak(words));
-        let ear = Ear { who, client, is_over, orphan: orphan.clone(), to, limits, addresses, say };
+        let ear = Ear {
+            who,
+            client,
+            coordinators: coordinators.clone(),
+            is_over,
+            orphan: orphan.clone(),
+            to,
+            limits,
+            addresses,
+            say,
+        };
         let hearing = spawn("hear", move || ear.hear());
         let security: Option<Credentials> = credentials.clone();
         let life = Life {
@@ -361,6 +372,7 @@ pub(super) fn center_name(request: u64) -> String {
 struct Ear {
     who: WorkerId,
     client: Client,
+    coordinators: Coordinators,
     is_over: Arc<AtomicBool>,
     orphan: SharedOrphan,
     to: Sender<Down>,
@@ -426,6 +438,8 @@ impl Ear {
                 }
                 Heard::Back => {
                     (self.say)("the coordinator is back");
+                    // It may be another one, at another address.
+                    self.addresses.add(resolved(&self.coordinators));
                     true
                 }
                 Heard::Refused(why) => return Err(RunError::Refused { why }),
@@ -456,9 +470,15 @@ impl Ear {
     }
 }
 
-/// Where a worker waits for its peers: on all networks, unless its coordinator is on this machine and nothing else was said.
-fn listens_at(coordinator: &str, advertise: Option<SocketAddr>) -> SocketAddr {
-    let mut found = coordinator.to_socket_addrs().into_iter().flatten().peekable();
+fn resolved(coordinators: &Coordinators) -> Vec<SocketAddr> {
+    let all = coordinators.all();
+    all.iter().filter_map(|it| it.to_socket_addrs().ok()).flatten().collect()
+}
+
+/// Where a worker waits for its peers: on all networks, unless its coordinators are on this machine and nothing else was said.
+fn listens_at(coordinators: &[String], advertise: Option<SocketAddr>) -> SocketAddr {
+    let all = coordinators.iter().filter_map(|it| it.to_socket_addrs().ok());
+    let mut found = all.flatten().peekable();
     let is_here = found.peek().is_some() && found.all(|address| address.ip().is_loopback());
     let (ip, port) = match advertise {
         Some(address) => (Ipv4Addr::UNSPECIFIED, address.port()),
@@ -474,12 +494,14 @@ mod tests {
 
     #[test]
     fn a_worker_of_a_coordinator_on_this_machine_listens_only_here() {
-        let at = |coordinator, advertise: Option<&str>| {
+        let at = |coordinators: &str, advertise: Option<&str>| {
             let advertise = advertise.map(|text| text.parse().expect("an address"));
-            listens_at(coordinator, advertise).to_string()
+            let all: Vec<String> = coordinators.split(',').map(str::to_owned).collect();
+            listens_at(&all, advertise).to_string()
         };
         assert_eq!(at("127.0.0.1:7070", None), "127.0.0.1:0");
         assert_eq!(at("10.0.0.1:7070", None), "0.0.0.0:0");
+        assert_eq!(at("127.0.0.1:7070,10.0.0.1:7070", None), "0.0.0.0:0");
         assert_eq!(at("127.0.0.1:7070", Some("10.0.0.2:99")), "0.0.0.0:99");
     }
 }

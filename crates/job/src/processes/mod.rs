@@ -42,9 +42,11 @@ use children::Children;
 use office::{Office, OfficeConfig};
 use reported::Reported;
 
-pub use coordinate::{CoordinateOptions, Coordinating};
+pub use coordinate::{CoordinateOptions, Coordinating, StatePlace};
 pub use join::{HostProgram, JoinOptions, join, join_hosted};
 pub use own::{Addresses, described};
+/// A place in etcd, for coordinators with a standby.
+pub use paceline_coordinator::{EtcdPlace, PlaceError};
 /// With what a stranger may join.
 pub use paceline_identity::{Token, write_private};
 #[cfg(feature = "mpi")]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use paceline_coordinator::{ClientError, Invitation, Proof, Speaker};
+use paceline_coordinator::{ClientError, Coordinators, Invitation, Proof, Speaker};
 use paceline_identity::Token;
 use paceline_learn::Vector;
 use paceline_net::processes::frame::Limits;
@@ -39,7 +39,8 @@ impl Addresses {
 /// The job of a coordinator, as somebody sees it who may join.
 pub fn described(coordinator: &str, token: &Token, insecure: bool) -> Result<Job, Error> {
     let (proof, version) = (Proof::Token(token.clone()), env!("CARGO_PKG_VERSION"));
-    let invitation = Invitation::new(coordinator, proof, version, insecure);
+    let coordinators = Coordinators::new(coordinator.split(',').map(str::to_owned));
+    let invitation = Invitation::new(&coordinators, proof, version, insecure);
     let failed = |error: ClientError| RunError::Join { why: error.to_string() };
     let described = invitation.look(WAIT).map_err(failed)?;
     let unreadable = |error: serde_json::Error| RunError::JobUnreadable { why: error.to_string() };

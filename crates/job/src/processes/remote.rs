@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_coordinator::{Driver, Happened, Service};
+use paceline_identity::{Token, write_private};
 use paceline_net::processes::frame::Limits;
 use paceline_net::processes::message::{Conclude, Down, PackedSnapshot, Up};
 use paceline_net::processes::pipe;
@@ -38,6 +39,7 @@ pub(super) struct RemoteRun {
     pub coordination: Coordination,
     pub members_min: usize,
     wishes: Wishes,
+    token_file: TokenFile,
     pub say: fn(&str),
     /// The lines up to here were read from the journal of the coordinator before.
     pub is_restarted: bool,
@@ -92,7 +94,38 @@ pub(super) struct RemoteConfig {
     pub done_before: Spans,
     pub is_restarted: bool,
     pub wishes: Wishes,
+    pub token_file: TokenFile,
     pub say: fn(&str),
+}
+
+/// Where the token of the job is kept, for workers that are started on this machine and for the user.
+pub(super) struct TokenFile {
+    pub path: PathBuf,
+    pub lasts: Duration,
+    pub uses: u32,
+    /// All coordinators of the job derive the same token; otherwise the file has the only copy.
+    pub is_derived: bool,
+}
+
+impl TokenFile {
+    /// The token of the job: the one that its first coordinator made, so that workers can still join with it.
+    pub fn write(&self, driver: &mut Driver) -> Result<Token, RunError> {
+        let failed = |why: String| RunError::Coordinate { why };
+        if !self.is_derived
+            && let Ok(text) = std::fs::read_to_string(&self.path)
+            && let Ok(token) = text.trim().parse()
+        {
+            return Ok(token);
+        }
+        let token = match self.is_derived {
+            true => driver.derived_token(self.lasts, self.uses),
+            false => driver.make_token(self.lasts, self.uses),
+        };
+        let token = token.map_err(|error| failed(error.to_string()))?;
+        write_private(&self.path, &format!("{token}\n"))
+            .map_err(|error| failed(error.to_string()))?;
+        Ok(token)
+    }
 }
 
 impl RemoteRun {
@@ -106,6 +139,7 @@ impl RemoteRun {
             coordination,
             members_min,
             wishes: config.wishes,
+            token_file: config.token_file,
             say: config.say,
             is_restarted: config.is_restarted,
             awaits_until: config.is_restarted.then(|| Instant::now() + RETURN),
@@ -159,6 +193,14 @@ impl RemoteRun {
         let happened = self.driver.turn(IDLE);
         let happened = happened.map_err(|error| RunError::Coordinate { why: error.to_string() })?;
         for it in happened {
+            if let Happened::Coordinators(all) = &it {
+                (self.say)(&match &all[..] {
+                    [] | [_] => "no standby waits for this coordinator to end".to_owned(),
+                    [_, others @ ..] => format!("a standby waits at {}", others.join(" and at ")),
+                });
+                // Who joins from now on knows them all.
+                self.token_file.write(&mut self.driver)?;
+            }
             self.take(it);
         }
         Ok(())
@@ -201,7 +243,7 @@ impl RemoteRun {
             Happened::Refused { from, why } => {
                 self.refusals.say(&format!("refused {from}: {why}"), self.say)
             }
-            Happened::Connected(_) | Happened::Disconnected(_) => {}
+            Happened::Connected(_) | Happened::Disconnected(_) | Happened::Coordinators(_) => {}
         }
     }
 
@@ -296,6 +338,10 @@ impl RemoteRun {
 
     /// Tells all processes that nothing is left to do, and waits a moment until they have heard it.
     pub fn dismiss(&mut self) {
+        if self.driver.confirm().is_err() {
+            // Another coordinator decides now.
+            return;
+        }
         let all: Vec<WorkerId> = self.driver.connected().collect();
         all.into_iter().for_each(|who| self.driver.note(who, Note::Dismissed.into()));
         let since = Instant::now();

@@ -91,6 +91,11 @@ impl State {
         }
     }
 
+    /// How often a coordinator was started for this job.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
     pub fn view(&self) -> &View {
         &self.in_force
     }

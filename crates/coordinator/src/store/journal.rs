@@ -1,4 +1,4 @@
-//! The journal of the job on disk. It is cut to the length that the log knows when a coordinator starts again.
+//! The journal of the job as a file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -23,14 +23,13 @@ impl JournalError {
 }
 
 /// The lines of the job, as a file of JSON lines.
-pub(crate) struct Journal {
-    pub path: PathBuf,
+pub(super) struct Journal {
+    path: PathBuf,
     file: File,
-    /// Lines that are not on the disk yet.
-    pub pending: Vec<u8>,
 }
 
 impl Journal {
+    /// Cut to this length.
     pub fn open(path: &Path, length: u64) -> Result<Journal, JournalError> {
         let open = || -> io::Result<File> {
             let mut file =
@@ -41,17 +40,17 @@ impl Journal {
         };
         let path = path.to_owned();
         match open() {
-            Ok(file) => Ok(Journal { path, file, pending: vec![] }),
+            Ok(file) => Ok(Journal { path, file }),
             Err(source) => Err(JournalError::new(&path, source)),
         }
     }
 
-    pub fn commit(&mut self) -> Result<(), JournalError> {
-        if self.pending.is_empty() {
-            return Ok(());
-        }
-        let written = self.file.write_all(&self.pending).and_then(|()| self.file.sync_data());
-        self.pending.clear();
-        written.map_err(|source| JournalError::new(&self.path, source))
+    pub fn write(&mut self, lines: &[u8]) -> Result<(), JournalError> {
+        self.file.write_all(lines).map_err(|source| JournalError::new(&self.path, source))
+    }
+
+    /// Waits until everything is on the disk.
+    pub fn sync(&mut self) -> Result<(), JournalError> {
+        self.file.sync_data().map_err(|source| JournalError::new(&self.path, source))
     }
 }
