@@ -27,6 +27,45 @@ fn a_coordinator_that_is_killed_continues_from_its_log() {
     assert!(newest() > first, "it has saved after its restart: {first:?}, {:?}", newest());
 }
 
+/// As a user does who types the same command again.
+#[test]
+fn a_coordinator_that_was_stopped_says_how_to_continue_its_job() {
+    let cluster = Cluster::new("stopped", "--workers 1:2 --strategy ssgd --epochs 100000");
+    let coordinator = cluster.coordinator();
+    let worker = cluster.worker();
+    cluster.wait_for_line("\"record\":\"scored\"");
+
+    coordinator.signal("-INT");
+    let stopped = coordinator.end();
+    let again = cluster.coordinator().end();
+
+    worker.succeed();
+    assert_eq!(stopped.code, Some(130), "{}", stopped.err);
+    assert!(stopped.err.contains("paceline coordinate"), "{}", stopped.err);
+    assert_eq!(again.code, Some(130), "{}", again.err);
+    assert!(again.err.contains("this job was stopped; to continue it"), "{}", again.err);
+    assert!(!again.err.contains("lost") && !again.err.contains("paceline join"), "{}", again.err);
+}
+
+/// Without it, nothing would be left of what was learned.
+#[test]
+fn the_only_member_cannot_be_banned() {
+    let cluster = Cluster::new("banned", "--workers 1:2 --strategy ssgd --epochs 100000");
+    let coordinator = cluster.coordinator();
+    let worker = cluster.worker();
+    cluster.wait_for_line("\"record\":\"applied\"");
+
+    let state = cluster.state();
+    let ban = ["token", "ban", "0", "--state", state.to_str().expect("a plain name")];
+    let banned = Process::start(&state, &ban).end();
+    coordinator.signal("-INT");
+
+    assert_eq!(banned.code, Some(1), "{}", banned.err);
+    assert!(banned.err.contains("worker 0 is the only member"), "{}", banned.err);
+    worker.succeed();
+    coordinator.end();
+}
+
 /// `SOAK_SECONDS=3600` goes on for an hour.
 #[test]
 fn random_kills_of_the_coordinator_and_of_workers_lose_and_repeat_nothing() {

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use paceline::job::processes::{
-    CoordinateOptions, Coordinating, HostProgram, JoinOptions, WorkerSignals, join_hosted,
+    CoordinateOptions, Coordinating, HostProgram, JoinOptions, StatePlace, WorkerSignals,
+    join_hosted,
 };
 use paceline::runtime::journal::fingerprint;
 use paceline::{
@@ -53,7 +54,7 @@ fn trained(strategy: &str) -> (paceline::OnProcesses, Seen) {
         std::thread::spawn(move || {
             let options = CoordinateOptions {
                 listen,
-                state,
+                state: StatePlace::Folder(state),
                 authority: None,
                 members_min: 2,
                 members_max: None,
@@ -61,6 +62,7 @@ fn trained(strategy: &str) -> (paceline::OnProcesses, Seen) {
                 insecure: false,
                 token_uses: 10,
                 token_lasts: Duration::from_secs(600),
+                stop: Arc::default(),
                 say: |_| {},
             };
             let recipes = paceline::recipes();

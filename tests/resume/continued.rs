@@ -28,9 +28,17 @@ fn stopped(arguments: &str, dir: &Path) -> Value {
 
 #[test]
 fn a_resumed_run_reports_the_whole_job() {
-    for strategy in ["ssgd", "gossip-pull", "async"] {
-        let dir = test_folder(&format!("continued-{strategy}"));
-        let files = "--json --journal run.jsonl --report run.html";
+    let processes = "--processes 2";
+    let places = [
+        ("ssgd", ""),
+        ("gossip-pull", ""),
+        ("async", ""),
+        ("ssgd", processes),
+        ("async", processes),
+    ];
+    for (number_of, (strategy, place)) in places.into_iter().enumerate() {
+        let dir = test_folder(&format!("continued-{number_of}"));
+        let files = format!("{place} --json --journal run.jsonl --report run.html");
         let first = stopped(
             &format!(
                 "train --strategy {strategy} --epochs 30 --speeds 1,1 --checkpoints saved {files}"

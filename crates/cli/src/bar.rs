@@ -10,7 +10,7 @@ use paceline_watch::table::{count, duration};
 
 use crate::counted::counted;
 use crate::log;
-use crate::output::say;
+use crate::output::{keep_clear_of, say};
 
 /// The progress bar of one run with two lines below it. If stderr is not a terminal, prints a line from time to time.
 pub struct Bar {
@@ -64,6 +64,7 @@ impl Bar {
         // A bar among log lines would be none of them.
         let bar = styled(samples_total, is_wanted && !log::is_on(), template);
         let printed = Printed { epoch: 0, when: Instant::now() };
+        keep_clear_of((!bar.is_hidden()).then(|| bar.clone()));
         Bar { bar, is_wanted, clock, lines: 0, baseline: Baseline::default(), printed }
     }
 
@@ -93,6 +94,7 @@ impl Bar {
     }
 
     pub fn clear(&self) {
+        keep_clear_of(None);
         self.bar.finish_and_clear();
     }
 }

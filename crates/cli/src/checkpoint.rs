@@ -238,13 +238,13 @@ pub fn weights(dir: &Path) -> CliResult<Weights> {
     Ok(weights)
 }
 
-/// Says how to resume a run that stopped before its end.
-pub fn say_how_to_resume(saved: &Saved, result: &RunResult, samples_total: u64) {
+/// Says how to resume a run that stopped before its end, with this command.
+pub fn say_how_to_resume(command: &str, saved: &Saved, result: &RunResult, prepared: &Prepared) {
     let Some(newest) = &saved.newest else { return };
-    if result.samples < samples_total || result.diverged.is_some() {
+    if result.samples < prepared.plan.samples_total || result.diverged.is_some() {
         let dir: PathBuf = newest.parent().map_or_else(|| newest.clone(), |dir| dir.to_owned());
         say(&format!(
-            "the last checkpoint is {}; resume with: paceline train --resume {}",
+            "the last checkpoint is {}; resume with: paceline {command} --resume {}",
             newest.display(),
             dir.display()
         ));

@@ -139,21 +139,32 @@ impl Coordinate {
         if self.insecure {
             say(INSECURE);
         }
-        say(&coordinating.invitation());
+        match (coordinating.is_over(), coordinating.was_stopped()) {
+            (false, _) => say(&coordinating.invitation()),
+            (true, false) => say("this job is over"),
+            (true, true) => say(&format!(
+                "this job was stopped; to continue it, name another --state and --resume {}",
+                folder.join("checkpoints").display()
+            )),
+        }
         let mut page = self.page.open(&Watched {
             place: PLACE,
             can_lose_members: true,
             saving: saving.as_ref(),
             stop: &stop,
+            members_min: self.members.0,
             token_file: Some(folder.join("page-token")),
         })?;
-        let here = self.start_workers(coordinating.address())?;
+        let here = match coordinating.is_over() {
+            true => LocalWorkers::none(),
+            false => self.start_workers(coordinating.address())?,
+        };
         let Some(prepared) = coordinating.first_worker(&stop.requested)? else {
             let message = "stopped before a worker had joined".to_owned();
             return Err(CliError::Stopped { code: stop.code(), message });
         };
         let bar = Bar::new(prepared.plan.samples_total, Clock::Real, !self.json);
-        let mut readers = RunReaders::new(bar, outputs).shown_on(page.reader());
+        let mut readers = RunReaders::new(bar, outputs).shown_on(page.reader()).telling_losses();
         let options = TrainOptions {
             stop: stop.requested.clone(),
             saving: saving.as_ref(),
@@ -167,7 +178,12 @@ impl Coordinate {
         };
         drop(here);
         if let Ok(result) = &ended {
-            say_how_to_resume(&saved, result, prepared.plan.samples_total);
+            say_how_to_resume(
+                "coordinate --workers MIN:MAX --state NEW",
+                &saved,
+                result,
+                &prepared,
+            );
         }
         let (place, json, stop) = (PLACE, self.json, &stop);
         let (speeds, saved_in): (&[f64], _) = (&[], saved.newest.as_deref());

@@ -18,13 +18,17 @@ pub const WORKERS_HERE_MAX: i64 = 256;
 pub struct LocalWorkers(Vec<Child>);
 
 impl LocalWorkers {
+    pub fn none() -> LocalWorkers {
+        LocalWorkers(vec![])
+    }
+
     /// Starts so many processes of this program. `variable`: one more in their environment.
     pub fn start(
         arguments: &[OsString],
         variable: Option<(&str, String)>,
         count: u32,
     ) -> CliResult<LocalWorkers> {
-        let mut workers = LocalWorkers(vec![]);
+        let mut workers = LocalWorkers::none();
         if count == 0 {
             return Ok(workers);
         }

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Mutex;
 
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::error::{CliError, CliResult, CommandError};
@@ -26,12 +28,28 @@ pub fn print_json(value: &impl Serialize) -> CliResult {
     print(&(text + "\n"))
 }
 
+/// The bar that is on the terminal now. It erases its own lines when it is drawn anew, and whatever was written there since.
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Messages are written above this bar from now on.
+pub fn keep_clear_of(bar: Option<ProgressBar>) {
+    *BAR.lock().unwrap_or_else(|it| it.into_inner()) = bar;
+}
+
 /// Writes a message to stderr. If stderr is closed, the message is dropped.
 pub fn say(text: &str) {
     if log::is_on() {
         return log::message(text);
     }
-    let _ = writeln!(io::stderr().lock(), "{}", printable(text));
+    write_message(&printable(text));
+}
+
+fn write_message(text: &str) {
+    let write = || _ = writeln!(io::stderr().lock(), "{text}");
+    match &*BAR.lock().unwrap_or_else(|it| it.into_inner()) {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
 }
 
 /// Reports an error that does not end the command.
@@ -42,7 +60,7 @@ pub fn say_error(error: impl Display) {
     let is_colored =
         io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     let (red, plain) = if is_colored { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-    let _ = writeln!(io::stderr().lock(), "{red}error:{plain} {}", printable(&error.to_string()));
+    write_message(&format!("{red}error:{plain} {}", printable(&error.to_string())));
 }
 
 /// Escapes control characters: names of files and scenarios must not control the terminal.

@@ -35,6 +35,8 @@ pub struct Watched<'a> {
     pub can_lose_members: bool,
     pub saving: Option<&'a Saving>,
     pub stop: &'a Stop,
+    /// With fewer members, training waits for others.
+    pub members_min: u32,
     /// Where the token is kept, so that it stays the same; `None`: it is printed.
     pub token_file: Option<PathBuf>,
 }
@@ -74,6 +76,7 @@ impl PageFlags {
             token: token.clone(),
             ask: Box::new(asked(watched, sender)),
             is_stopping: Box::new(move || stop.load(Ordering::Relaxed)),
+            members_min: watched.members_min as usize,
             newest_checkpoint: Box::new(move || Saved::found(newest(folder.as_deref()?)?)),
         });
         let page = page.map_err(|source| CommandError::Page { address: listen, source })?;

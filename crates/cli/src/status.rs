@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use paceline_watch::status::{Phase, Snapshot, terminal};
@@ -54,6 +54,8 @@ pub enum StatusError {
 
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_secs(1);
+/// A page that does not answer for this long is given up.
+const GONE_AFTER: Duration = Duration::from_secs(30);
 const BYTES_MAX: u64 = 8 << 20;
 
 impl Status {
@@ -61,12 +63,12 @@ impl Status {
         let page = self.page.trim_start_matches("http://").trim_end_matches('/');
         let first = fetch(page).map_err(CliError::failed)?;
         self.show(&first)?;
-        let (mut phase, mut is_lost) = (first.phase, false);
+        let (mut phase, mut lost_since) = (first.phase, None);
         while self.watch && !matches!(phase, Phase::Over | Phase::Failed) {
             std::thread::sleep(PERIOD);
             match fetch(page) {
                 Ok(snapshot) => {
-                    (phase, is_lost) = (snapshot.phase, false);
+                    (phase, lost_since) = (snapshot.phase, None);
                     self.show(&snapshot)?;
                 }
                 // Its last state may have come and gone between two looks.
@@ -75,11 +77,17 @@ impl Status {
                     return Ok(());
                 }
                 // A coordinator that is started again answers again.
-                Err(error) => {
-                    if !std::mem::replace(&mut is_lost, true) {
-                        say(&format!("{error}; trying again, press Ctrl-C to end"));
+                Err(error) => match lost_since {
+                    None => {
+                        lost_since = Some(Instant::now());
+                        say(&format!("{error}; trying again for {} s", GONE_AFTER.as_secs()));
                     }
-                }
+                    Some(since) if since.elapsed() > GONE_AFTER => {
+                        say("the run has ended, or its page is gone");
+                        return Ok(());
+                    }
+                    Some(_) => {}
+                },
             }
         }
         Ok(())

@@ -161,9 +161,10 @@ impl Train {
             can_lose_members: place.can_lose_members || faults.is_some(),
             saving: saving.as_ref(),
             stop: &stop,
+            members_min: 1,
             token_file: None,
         })?;
-        let mut readers = RunReaders::new(bar, outputs).shown_on(page.reader());
+        let mut readers = RunReaders::new(bar, outputs).shown_on(page.reader()).telling_losses();
 
         let options = TrainOptions {
             speeds: speeds.clone(),
@@ -181,7 +182,7 @@ impl Train {
             Err(failure) => (Err(failure), Saved::default()),
         };
         if let Ok(result) = &ended {
-            say_how_to_resume(&saved, result, prepared.plan.samples_total);
+            say_how_to_resume("train", &saved, result, &prepared);
         }
         if was_done {
             let epochs = job.epochs;

@@ -80,6 +80,7 @@ fn open(folder: &Folder, options: Options) -> Driver {
         text: "a job".to_owned(),
         rules,
         done: Spans::new(),
+        elapsed: Duration::ZERO,
         check_facts: Box::new(same_as_first),
         version: VERSION.to_owned(),
         authority: (!options.is_plain).then(|| authority.expect("an authority")),

@@ -34,6 +34,8 @@ pub struct PageConfig {
     pub ask: Asked,
     /// Whether the run was asked to end, in any way.
     pub is_stopping: Box<dyn Fn() -> bool + Send + Sync>,
+    /// With fewer members, training waits for others.
+    pub members_min: usize,
     /// Looks for the newest checkpoint; may wait for a disk.
     pub newest_checkpoint: Box<dyn Fn() -> Option<Saved> + Send + Sync>,
 }
@@ -59,8 +61,8 @@ const LAST_MAX: Duration = Duration::from_millis(500);
 impl Page {
     pub fn start(config: PageConfig) -> io::Result<Page> {
         let PageConfig { listen, hosts, version, place, actions, token, ask, .. } = config;
-        let is_stopping = config.is_stopping;
-        let facts = Facts { version, place, actions, hosts, token, ask, is_stopping };
+        let (is_stopping, members_min) = (config.is_stopping, config.members_min);
+        let facts = Facts { version, place, actions, hosts, token, ask, is_stopping, members_min };
         let shared = Arc::new(Shared::new(facts));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = runtime.block_on(TcpListener::bind(listen))?;

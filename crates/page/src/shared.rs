@@ -54,6 +54,7 @@ pub struct Facts {
     pub token: Secret,
     pub ask: Asked,
     pub is_stopping: Box<dyn Fn() -> bool + Send + Sync>,
+    pub members_min: usize,
 }
 
 struct Known {
@@ -128,6 +129,7 @@ impl Known {
             checkpoint: self.saved.as_ref().map(checkpoint),
             actions: facts.actions,
             is_stopping: (facts.is_stopping)(),
+            members_min: facts.members_min,
             addresses: Default::default(),
         };
         self.status.snapshot(self.clock.now(), &around)

@@ -45,6 +45,7 @@ fn page_with(actions: Actions) -> Running {
             }
         }),
         is_stopping: Box::new(|| false),
+        members_min: 1,
         newest_checkpoint: Box::new(move || newest.lock().expect("no holder panics").clone()),
     });
     Running { page: page.expect("a port is free"), token, asked, saved }

@@ -36,8 +36,9 @@ pub struct DriverConfig {
     pub text: String,
     /// `keeps_log` is set in any case; `samples_total` is what the first worker says.
     pub rules: Rules,
-    /// The samples that an earlier run had applied.
+    /// The samples that an earlier run had applied, and how long it took.
     pub done: Spans,
+    pub elapsed: Duration,
     /// Decides whether a worker may join that knows this of the job's model and data: returns the job's number of samples,
     /// or one sentence that says what differs.
     pub check_facts: CheckFacts,

@@ -1,7 +1,7 @@
 //! Opens a driver: a new job, or what another coordinator has stored.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use paceline_identity::{Credentials, JobName, Tokens};
 use paceline_runtime::coordination::{Coordinator, Entry, State};
@@ -87,8 +87,9 @@ impl DriverConfig {
         let memory = Memory {
             job: JobName::random(),
             text: self.text.clone(),
-            began: SystemTime::now(),
-            at: Duration::ZERO,
+            // As if the earlier run had just ended.
+            began: SystemTime::now() - self.elapsed,
+            at: self.elapsed,
             facts: None,
             tokens: Tokens::default(),
             heard: BTreeMap::new(),

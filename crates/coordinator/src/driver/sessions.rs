@@ -28,7 +28,12 @@ impl Driver {
         self.happening.push(Happened::Disconnected(from));
         self.wants_commit(self.lines_wait);
         if self.coordinator.state().is_enrolled(from) && !self.coordinator.is_over() {
-            self.closed.insert(from, self.clock.now() + self.config.grace);
+            // The connections of a process that dies close at once. One that closes after a silence was cut off, and its worker
+            // needs time to connect again.
+            let (now, patience) = (self.clock.now(), self.config.rules.patience);
+            let was_silent = self.coordinator.silence(from, now) > patience / 2;
+            let grace = if was_silent { patience } else { self.config.grace };
+            self.closed.insert(from, now + grace);
         }
     }
 

@@ -22,6 +22,7 @@ fn config() -> DriverConfig {
         text: "job".to_owned(),
         rules: Rules { patience, ..Rules::new(1000, 1, Coordination::Asynchronous) },
         done: Spans::new(),
+        elapsed: Duration::ZERO,
         check_facts: Box::new(|_, _| Ok(1000)),
         version: "1".to_owned(),
         authority: None,
@@ -170,6 +171,26 @@ fn a_session_begins_with_what_was_heard_and_what_was_missed() {
     assert_eq!(driver.coordinator.received(who), 2);
     ask(&mut driver, who, 4);
     assert!(driver.lanes.is_empty());
+}
+
+/// A worker that dies closes its connection at once; one that was cut off, after a silence.
+#[test]
+fn a_connection_that_closes_after_a_silence_has_the_whole_patience_to_come_back() {
+    let folder = Folder::new();
+    let (patience, grace) = (Duration::from_millis(400), Duration::from_millis(1));
+    let config = DriverConfig { rules: Rules { patience, ..config().rules }, grace, ..config() };
+    let opened = Disk::open(&folder.path).expect("a new folder");
+    let mut driver = Driver::open(config, opened).expect("a new folder");
+    let (who, _lane) = connect(&mut driver);
+
+    driver.disconnect(who);
+    let dies = driver.closed[&who];
+    assert!(dies <= driver.clock.now() + grace);
+
+    let _lane = reconnect(&mut driver, who, 0);
+    std::thread::sleep(patience * 3 / 4);
+    driver.disconnect(who);
+    assert!(driver.closed[&who] > driver.clock.now() + patience / 2);
 }
 
 #[test]

@@ -195,6 +195,7 @@ impl Coordinating {
         if let Some(snapshot) = snapshot.filter(|_| !is_restarted) {
             store(&files, RESUMED, snapshot).map_err(|error| failed(&error))?;
         }
+        let elapsed = before.map(|it| it.manifest.past.time).unwrap_or_default();
         let done_before = snapshot.map(|snapshot| snapshot.done.clone()).unwrap_or_default();
         let (job, recipes) = (job.clone(), recipes.to_vec());
         let blueprint = Arc::new(Blueprint { job, checkpoint, recipes, workers: members_min });
@@ -203,6 +204,7 @@ impl Coordinating {
             text,
             rules,
             done: done_before.clone(),
+            elapsed,
             check_facts: Box::new(move |first, facts| checks.check(first, facts)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             authority,
@@ -265,13 +267,22 @@ impl Coordinating {
         self.run.service.address()
     }
 
+    /// Whether there is nothing left to do but to tell members that have not heard of it.
+    pub fn is_over(&self) -> bool {
+        self.run.driver.coordinator().is_over()
+    }
+
+    /// Whether the job was ended early, by this coordinator or by one before it.
+    pub fn was_stopped(&self) -> bool {
+        self.run.driver.coordinator().state().is_stopped()
+    }
+
     /// What the coordinator waits for, and what to type on other machines.
     pub fn invitation(&self) -> String {
         let coordinator = self.run.driver.coordinator();
         let members: Vec<String> =
             coordinator.view().members.iter().map(ToString::to_string).collect();
         let waits = match members.as_slice() {
-            _ if coordinator.is_over() => "this job is over".to_owned(),
             [] => format!("waiting for {}", counted(self.members_first, "worker")),
             [one] => format!("continuing from the log: worker {one} connects again by itself"),
             many => {
@@ -360,11 +371,14 @@ impl Coordinating {
         }
         run.dismiss();
         let saved = finish(watch.writer);
-        let mut result = watch.observer.conclude(prepared, watch.stopped, &stop, None);
+        // By an earlier coordinator, perhaps.
+        let was_stopped = run.driver.coordinator().state().is_stopped();
+        let stopped = watch.stopped || was_stopped;
+        let mut result = watch.observer.conclude(prepared, stopped, &stop, None);
         // Over restarts of the coordinator, too.
         result.real_seconds = Some(seconds);
-        result.stopped =
-            stop.load(Ordering::Relaxed) && result.samples < prepared.plan.samples_total;
+        result.stopped = (was_stopped || stop.load(Ordering::Relaxed))
+            && result.samples < prepared.plan.samples_total;
         Ok(OnProcesses { result, fingerprint, saved })
     }
 }

@@ -48,6 +48,8 @@ pub struct JoinOptions {
 
 /// A coordinator that cannot be reached when a worker starts is waited for.
 const FIRST_WAIT: Duration = Duration::from_secs(30);
+/// After this time the user is told what is waited for.
+const FIRST_WORD: Duration = Duration::from_secs(2);
 /// A coordinator that is away for this many times the patience is gone for good.
 const GONE_AFTER: u32 = 12;
 /// What an orphan has sent to its peers is on its way for this long.
@@ -113,7 +115,13 @@ fn join_as(
     let coordinators = Coordinators::new(coordinator.split(',').map(str::to_owned));
     loop {
         let invitation = Invitation::new(&coordinators, proof.clone(), version, insecure);
-        let described = invitation.look(FIRST_WAIT).map_err(failed)?;
+        let described = match invitation.look(FIRST_WORD) {
+            Err(error) if error.is_passing() => {
+                say(&format!("{error}; trying for {} s", FIRST_WAIT.as_secs()));
+                invitation.look(FIRST_WAIT).map_err(failed)?
+            }
+            described => described.map_err(failed)?,
+        };
         if known.as_ref().is_none_or(|known| known.text != described.text) {
             known = Some(Known::prepare(described.text, &options, recipes, hosted.map(|it| it.0))?);
         }

@@ -112,6 +112,7 @@ pub fn train_on_processes(
     let office = Office::new(OfficeConfig {
         rules,
         done: resumed.map(done).unwrap_or_default(),
+        elapsed: prepared.past.time,
         job: text,
         data: data_hash(&prepared.task),
         secret: secret(),
@@ -161,7 +162,7 @@ fn until_concluded(
         let saved = finish(watch.writer).unwrap_or_default();
         return Err(Box::new(Failed { error: error.into(), saved }));
     }
-    let seconds = started.elapsed().as_secs_f64();
+    let seconds = (prepared.past.time + started.elapsed()).as_secs_f64();
     let is_brief = watch.stopped || stop.load(Ordering::Relaxed);
     let conclude = conclusion(&watch.observer, coordination, is_brief);
     let mut lines = vec![];

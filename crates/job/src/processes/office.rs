@@ -35,6 +35,8 @@ pub enum Incoming {
 
 pub struct Office {
     start: Instant,
+    /// How long the job had run before, if it was resumed.
+    before: Duration,
     rules: Rules,
     coordinator: Coordinator,
     job: JobText,
@@ -75,8 +77,9 @@ struct Desk {
 /// What an office needs to know.
 pub struct OfficeConfig {
     pub rules: Rules,
-    /// The samples that an earlier run had applied.
+    /// The samples that an earlier run had applied, and how long it took.
     pub done: Spans,
+    pub elapsed: Duration,
     pub job: JobText,
     pub data: u64,
     pub secret: Secret,
@@ -85,10 +88,11 @@ pub struct OfficeConfig {
 
 impl Office {
     pub fn new(config: OfficeConfig) -> Office {
-        let OfficeConfig { rules, done, job, data, secret, incoming } = config;
+        let OfficeConfig { rules, done, elapsed, job, data, secret, incoming } = config;
         let center = CenterLines::begin(done.clone());
         Office {
             start: Instant::now(),
+            before: elapsed,
             rules,
             coordinator: Coordinator::new(rules, done),
             job,
@@ -109,6 +113,11 @@ impl Office {
             concluded: None,
             crashed: 0,
         }
+    }
+
+    /// The time of the job, over all its runs.
+    fn now(&self) -> Duration {
+        self.before + self.start.elapsed()
     }
 
     pub fn is_over(&self) -> bool {
@@ -136,7 +145,7 @@ impl Office {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
-        let now = self.start.elapsed();
+        let now = self.now();
         let wake = self.wake.map_or(IDLE, |wake| wake.saturating_sub(now)).min(IDLE);
         match self.incoming.recv_timeout(wake) {
             Ok((desk, incoming)) => self.take(desk, incoming),
@@ -147,7 +156,7 @@ impl Office {
     }
 
     fn tick(&mut self) {
-        let now = self.start.elapsed();
+        let now = self.now();
         let every = (self.rules.patience / 16).clamp(TICK_MIN, TICK_MAX);
         let is_due = self.wake.is_some_and(|wake| wake <= now) || now >= self.last_tick + every;
         if is_due {
@@ -218,7 +227,7 @@ impl Office {
         if let Some(refusal) = refusal {
             return self.tell(desk, refusal);
         }
-        let now = self.start.elapsed();
+        let now = self.now();
         let output = self.coordinator.step(now, Input::Hello);
         let Some(id) = output.admitted else { return };
         let (secret, patience) = (self.secret, self.rules.patience);
@@ -269,7 +278,7 @@ impl Office {
     }
 
     fn record(&mut self, record: Record) {
-        let line = Line { at: self.start.elapsed(), record };
+        let line = Line { at: self.now(), record };
         self.read(&line);
         self.outputs.push_back(ClusterOutput::Line(line));
     }
@@ -288,7 +297,7 @@ impl Office {
     }
 
     fn step(&mut self, input: Input) {
-        let output = self.coordinator.step(self.start.elapsed(), input);
+        let output = self.coordinator.step(self.now(), input);
         self.carry_out(output);
     }
 

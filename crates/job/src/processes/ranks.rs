@@ -90,6 +90,7 @@ pub fn train_on_ranks(
     let office = Office::new(OfficeConfig {
         rules: Rules::new(prepared.plan.samples_total, ranks.size, coordination),
         done: prepared.plan.resumed.as_ref().map(done).unwrap_or_default(),
+        elapsed: prepared.past.time,
         // Every rank has it by now.
         job: Default::default(),
         data,

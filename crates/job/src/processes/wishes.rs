@@ -131,6 +131,12 @@ fn fulfill(driver: &mut Driver, wish: Wish) -> Result<String, String> {
             if who >= driver.coordinator().state().next_id() {
                 return Err(format!("there is no worker {worker}"));
             }
+            // Without a member nothing is left of what was learned.
+            if driver.coordinator().view().members == [who] {
+                return Err(format!(
+                    "worker {worker} is the only member; stop the run instead, or ban it when another one has joined"
+                ));
+            }
             driver.input(Input::Ban(who));
             Ok(format!("worker {worker} is banned; revoke its token, too, to keep it out\n"))
         }

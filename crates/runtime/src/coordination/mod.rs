@@ -148,6 +148,11 @@ impl Coordinator {
         self.state.unacknowledged(who)
     }
 
+    /// For how long nothing was heard of a worker.
+    pub fn silence(&self, who: WorkerId, now: Duration) -> Duration {
+        self.beats.get(&who).map_or(Duration::ZERO, |beat| now.saturating_sub(*beat))
+    }
+
     /// How many words of a worker are logged; it sends the later ones again.
     pub fn received(&self, from: WorkerId) -> u64 {
         self.state.received(from)

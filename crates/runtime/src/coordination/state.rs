@@ -117,6 +117,11 @@ impl State {
         holders.peek().is_some() && holders.all(|(who, _)| workers.contains(who))
     }
 
+    /// Whether the user has asked that the job end early.
+    pub fn is_stopped(&self) -> bool {
+        self.leases.is_stopped()
+    }
+
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -176,7 +181,7 @@ impl State {
     pub fn wants_plan(&self) -> bool {
         let is_asynchronous = self.rules.coordination != Coordination::Synchronous;
         // Members that wait because they are too few end as soon as they are told to stop: no plan may come after that.
-        let are_ending = self.leases.is_stopped()
+        let are_ending = self.is_stopped()
             && self.in_force.members.len() < self.rules.members_min
             && !is_asynchronous;
         !self.over

@@ -39,10 +39,11 @@ fn of_training(text: &mut Text, it: &Snapshot) {
         it.samples,
     );
     text.gauge("paceline_job_samples", "Samples of the whole job.", it.samples_total as f64);
-    text.counter(
-        "paceline_samples_wasted_total",
+    // No counter: what is under way when a worker is lost counts until it is applied.
+    text.gauge(
+        "paceline_samples_wasted",
         "Samples that were computed and not applied.",
-        it.samples_wasted,
+        it.samples_wasted as f64,
     );
     text.gauge("paceline_epochs", "Epochs that are done.", it.epochs);
     text.gauge("paceline_rounds", "Rounds of the member that is furthest ahead.", it.rounds as f64);

@@ -74,6 +74,8 @@ pub struct Surroundings {
     pub actions: Actions,
     /// The user has asked that the run end.
     pub is_stopping: bool,
+    /// With fewer members, training waits for others.
+    pub members_min: usize,
     pub addresses: BTreeMap<WorkerId, String>,
 }
 
@@ -118,6 +120,8 @@ impl Reader for Status {
             }
             Record::View { members, .. } if self.phase == Phase::Waiting && !members.is_empty() => {
                 self.phase = Phase::Training;
+                // Nobody could learn before.
+                self.began = self.began.max(line.at);
             }
             Record::Exchanged { bytes, .. }
             | Record::Sent { bytes, .. }
@@ -158,6 +162,7 @@ impl Status {
         let waits: Vec<Wait> = wait(now, &underway).into_iter().collect();
         let phase = match self.phase {
             Phase::Training | Phase::Waiting if around.is_stopping => Phase::Stopping,
+            Phase::Training if self.members.view.len() < around.members_min => Phase::Waiting,
             phase => phase,
         };
         let verdicts = verdicts(&Grounds {
@@ -188,7 +193,8 @@ impl Status {
             epochs_total: tally.epochs(total),
             rounds: self.members.rounds_max(),
             samples_per_second: speed,
-            seconds_left: Some(left).filter(|left| is_number(left) && phase != Phase::Over),
+            seconds_left: Some(left)
+                .filter(|left| is_number(left) && !matches!(phase, Phase::Over | Phase::Waiting)),
             bytes_sent: self.bytes,
             loss: last(&loss),
             test_loss: last(self.curves.test_loss()),

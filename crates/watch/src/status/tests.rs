@@ -276,6 +276,17 @@ fn the_terminal_shows_the_three_answers_and_every_worker() {
 }
 
 #[test]
+fn with_too_few_members_training_waits() {
+    let status = status(&two_workers(20));
+    let around = Surroundings { members_min: 3, ..Surroundings::default() };
+
+    let it = status.snapshot(milliseconds(200), &around);
+
+    assert_eq!((it.phase, it.seconds_left), (Phase::Waiting, None));
+    assert!(terminal(&it).starts_with("any: waiting for workers\n"), "{}", terminal(&it));
+}
+
+#[test]
 fn before_the_first_line_there_is_something_to_show() {
     let it = at(&Status::default(), 0);
 
