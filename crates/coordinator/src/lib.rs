@@ -8,6 +8,9 @@ mod clock;
 mod connection;
 mod driver;
 mod files;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod join;
 mod journal;
 mod log;
