@@ -346,3 +346,16 @@ fn devices_are_no_input_files() {
     assert_eq!(paceline("evaluate /dev/zero").code, 2);
     assert_eq!(paceline("train --resume /dev/zero").code, 2);
 }
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn without_mpi_the_cluster_says_how_to_build_it() {
+    assert_refused(
+        2,
+        &[(
+            "train --cluster mpi",
+            "this paceline was built without MPI: build it with `cargo build --release --features mpi`, which needs an MPI library \
+            with its headers (libopenmpi-dev or libmpich-dev) and libclang-dev",
+        )],
+    );
+}

@@ -9,6 +9,9 @@ mod connection;
 mod coordinators;
 mod driver;
 mod files;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod incoming;
 mod join;
 mod messages;

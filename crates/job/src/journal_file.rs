@@ -224,7 +224,7 @@ pub fn recorded(path: impl AsRef<Path>, prepared: &Prepared) -> Option<Recorded>
     let mut file = BufReader::new(File::open(path).ok()?);
     let mut recorded = Recorded { last: Duration::ZERO, bytes: 0, lines: 0, keeping_one_in: 1 };
     let mut text = String::new();
-    while file.read_line(&mut text).ok()? > 0 && text.ends_with('\n') {
+    while file.by_ref().take(LINE_MAX).read_line(&mut text).ok()? > 0 && text.ends_with('\n') {
         if recorded.lines == 0 && !is_of_job(&text, prepared) {
             return None;
         }
@@ -235,7 +235,8 @@ pub fn recorded(path: impl AsRef<Path>, prepared: &Prepared) -> Option<Recorded>
         recorded.keeping_one_in = keeping_one_in.unwrap_or(recorded.keeping_one_in).max(1);
         text.clear();
     }
-    (recorded.lines > 0).then_some(recorded)
+    // The last line may be cut off, but no line of ours is so long.
+    (recorded.lines > 0 && (text.len() as u64) < LINE_MAX).then_some(recorded)
 }
 
 /// Whether a journal that begins with this line is one of this job.

@@ -50,7 +50,7 @@ pub fn weight_of(samples: u64, weight: Option<f64>) -> f64 {
 /// The weight of two sets of samples together; `None` if it is their number.
 pub fn joint_weight(one: (u64, Option<f64>), other: (u64, Option<f64>)) -> Option<f64> {
     let weight = weight_of(one.0, one.1) + weight_of(other.0, other.1);
-    (weight != (one.0 + other.0) as f64).then_some(weight)
+    (weight != one.0.saturating_add(other.0) as f64).then_some(weight)
 }
 
 #[cfg(test)]

@@ -135,7 +135,7 @@ impl Ledger {
     }
 
     pub fn has_free(&self) -> bool {
-        self.done.len() + self.dealt.len() < self.total
+        self.done.len().saturating_add(self.dealt.len()) < self.total
     }
 
     /// Deals the first `count` free positions, or all of them if there are fewer.
@@ -148,7 +148,8 @@ impl Ledger {
             match self.next_taken(from) {
                 Some((start, end)) if start <= from => from = end,
                 next => {
-                    let to = (from + left).min(next.map_or(self.total, |(start, _)| start));
+                    let to =
+                        from.saturating_add(left).min(next.map_or(self.total, |(start, _)| start));
                     taken.insert(from, to);
                     left -= to - from;
                     from = to;
@@ -316,6 +317,19 @@ mod tests {
         assert_eq!(ledger.deal(6).intervals(), [(0, 4), (7, 9)]);
         assert_eq!(ledger.deal(6).intervals(), [(9, 10)]);
         assert!(!ledger.has_free() && !ledger.is_done());
+    }
+
+    /// Any worker may ask for any number. The largest one overflowed: it got nothing, and every request behind it waited.
+    #[test]
+    fn a_worker_that_asks_for_more_than_there_is_gets_what_is_left() {
+        let mut ledger = Ledger::new(10);
+        ledger.deal(3);
+
+        assert_eq!(ledger.deal(u64::MAX).intervals(), [(3, 10)]);
+        assert!(ledger.deal(u64::MAX).is_empty());
+
+        ledger.finish(&Spans::one(0, u64::MAX));
+        assert!(!ledger.has_free() && ledger.deal(1).is_empty());
     }
 
     #[test]

@@ -106,8 +106,8 @@ impl Snapshot {
 
     /// Rounds per member, on average; the same for all synchronous members.
     pub fn rounds_mean(&self) -> u64 {
-        let all: u64 = self.workers.values().map(|worker| worker.shared.round).sum();
-        all / self.workers.len().max(1) as u64
+        let rounds = self.workers.values().map(|worker| u128::from(worker.shared.round));
+        (rounds.sum::<u128>() / self.workers.len().max(1) as u128) as u64
     }
 
     /// How many updates the center has seen; 0 if there is none.

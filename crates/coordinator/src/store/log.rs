@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Longer records are neither written nor read.
 pub const RECORD_MAX: usize = 256 << 20;
 
-const MAGIC: &[u8] = b"paceline log 1\n\0";
+pub(crate) const MAGIC: &[u8] = b"paceline log 1\n\0";
 const HEADER: usize = 12;
 
 pub struct Log {
@@ -206,7 +206,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, LogError> {
     }
 }
 
-fn record(payload: &[u8]) -> Result<Vec<u8>, LogError> {
+pub(crate) fn record(payload: &[u8]) -> Result<Vec<u8>, LogError> {
     if payload.len() > RECORD_MAX {
         return Err(LogError::TooLong(payload.len()));
     }
@@ -233,7 +233,7 @@ fn record_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
 }
 
 /// The records of a log, and how many of its bytes they take.
-fn parse(path: &Path, bytes: &[u8]) -> Result<(Vec<Vec<u8>>, usize), LogError> {
+pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<(Vec<Vec<u8>>, usize), LogError> {
     let damaged =
         |offset: usize| LogError::Damaged { path: path.to_owned(), offset: offset as u64 };
     if !bytes.starts_with(MAGIC) {

@@ -43,30 +43,40 @@ struct Version {
 }
 
 pub fn write_manifest(dir: &Path, manifest: &Manifest) -> Result<(), WriteProblem> {
+    let mut file = File::create(dir.join(MANIFEST))?;
+    file.write_all(seal(manifest)?.as_bytes())?;
+    Ok(file.sync_all()?)
+}
+
+/// The text of a manifest's file.
+pub fn seal(manifest: &Manifest) -> Result<String, WriteProblem> {
     let text = serde_json::to_string(manifest)?;
     // JSON has no infinity: a manifest that cannot be read back must not replace an older one.
     serde_json::from_str::<Manifest>(&text).map_err(WriteProblem::NumbersNotFinite)?;
     let crc32 = crc32fast::hash(text.as_bytes());
     let manifest = RawValue::from_string(text)?;
     let sealed = Sealed { version: VERSION, crc32, manifest: &manifest };
-    let mut file = File::create(dir.join(MANIFEST))?;
-    file.write_all(serde_json::to_string(&sealed)?.as_bytes())?;
-    Ok(file.sync_all()?)
+    Ok(serde_json::to_string(&sealed)?)
 }
 
 pub fn read_manifest(dir: &Path) -> Result<Manifest, CheckpointError> {
     let path = dir.join(MANIFEST);
-    parse_manifest(&path).map_err(|problem| CheckpointError::File { path, problem })
+    let text = || -> io::Result<String> {
+        let mut text = String::new();
+        File::open(&path)?.take(MANIFEST_BYTES_MAX).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let parsed = text().map_err(FileProblem::from).and_then(|text| parse(&text));
+    parsed.map_err(|problem| CheckpointError::File { path, problem })
 }
 
-fn parse_manifest(path: &Path) -> Result<Manifest, FileProblem> {
-    let mut text = String::new();
-    File::open(path)?.take(MANIFEST_BYTES_MAX).read_to_string(&mut text)?;
-    let Version { version } = serde_json::from_str(&text)?;
+/// Reads the text of a manifest's file.
+pub fn parse(text: &str) -> Result<Manifest, FileProblem> {
+    let Version { version } = serde_json::from_str(text)?;
     if !(1..=VERSION).contains(&version) {
         return Err(FileProblem::Version { version, supported: VERSION });
     }
-    let sealed: Sealed<'_> = serde_json::from_str(&text)?;
+    let sealed: Sealed<'_> = serde_json::from_str(text)?;
     if crc32fast::hash(sealed.manifest.get().as_bytes()) != sealed.crc32 {
         return Err(FileProblem::Checksum);
     }

@@ -23,3 +23,10 @@ pub use cluster::{
 pub use exchanges::Shape;
 pub use mesh::{Clock, Command, Mesh, Wake};
 pub use shelves::{OwnShelves, Waiting};
+
+/// What fuzzing reaches besides.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use super::near::board::{NOTICE_WORDS, decode as decode_notice, encode as encode_notice};
+}

@@ -422,6 +422,16 @@ mod tests {
         assert_ne!(view(&plain), view(&weighted), "members agree on weights");
     }
 
+    /// Numbers of a peer are its word, but they must not end this process.
+    #[test]
+    fn a_result_with_more_samples_than_can_be_counted_is_read() {
+        let tail = Tail { samples: u64::MAX, ..Tail::default() };
+
+        let sum = Sum::new(7, Arc::default(), [2.5].into(), vec![tail.clone(), tail]);
+
+        assert_eq!(sum.gradient.samples, u64::MAX);
+    }
+
     #[test]
     fn a_wrong_number_of_frames_is_refused() {
         let floats = || ReceivedFrame::Floats([1.0].into());

@@ -77,7 +77,7 @@ impl Sum {
         let none = (0, None);
         let (samples, weight) = self.tails.iter().fold(none, |(samples, weight), tail| {
             let weight = joint_weight((samples, weight), (tail.samples, tail.weight));
-            (samples + tail.samples, weight)
+            (samples.saturating_add(tail.samples), weight)
         });
         self.gradient = Gradient { sum: vector, loss_sum, samples, weight };
     }

@@ -21,7 +21,7 @@ pub const CURSORS_MAX: usize = 512;
 const BOARD: usize = 1024;
 /// A notice is overwritten when this many others follow it.
 pub const NOTICES: u64 = 16;
-const NOTICE_WORDS: usize = 32;
+pub const NOTICE_WORDS: usize = 32;
 /// Bytes of all words of a segment.
 pub const CONTROL: usize = (BOARD + NOTICES as usize * NOTICE_WORDS) * 8;
 
@@ -68,7 +68,7 @@ pub fn read(segment: &PeerSegment, number: u64) -> Option<Option<(PeerMessage, V
     Some(decode(&notice))
 }
 
-fn encode(message: &PeerMessage, places: &[Place]) -> Option<[u64; NOTICE_WORDS]> {
+pub fn encode(message: &PeerMessage, places: &[Place]) -> Option<[u64; NOTICE_WORDS]> {
     let (kind, name, form, length, flag, tail) = match message {
         PeerMessage::Entry { name, entry: EntryHead::Sum { tail, form } } => {
             (1, name, form, 0, false, Some(tail))
@@ -123,7 +123,7 @@ fn encode(message: &PeerMessage, places: &[Place]) -> Option<[u64; NOTICE_WORDS]
     Some(words)
 }
 
-fn decode(words: &[u64; NOTICE_WORDS]) -> Option<(PeerMessage, Vec<Place>)> {
+pub fn decode(words: &[u64; NOTICE_WORDS]) -> Option<(PeerMessage, Vec<Place>)> {
     let view = ViewName { incarnation: words[2], number: words[3] };
     let name = ExchangeName { view, exchange: words[4] };
     let flag = words[1] >> 16 & 1 == 1;
