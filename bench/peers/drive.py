@@ -346,6 +346,7 @@ def main():
     a.add_argument("--between", type=float, nargs=2, default=[2, 5]); a.add_argument("--down", type=float, default=1.0); a.add_argument("--hold", type=float, default=20)
     a.add_argument("--target", type=float, default=0.2); a.add_argument("--window", type=int, default=512)
     a.add_argument("--reps", type=int, default=3)
+    a.add_argument("--epochs", type=int, default=100000, help="the length of the job, for strategies whose decisions follow it")
     a.add_argument("--link", help="workers on machines of their own, with links of this rate: 100mbit")
     # peers' own
     a.add_argument("--variant", default=""); a.add_argument("--shares", type=int, nargs="*", default=[23, 23, 12, 6])

@@ -8,7 +8,7 @@ for seed in ${1:-0 1 2}; do
     how="--peer paceline_torch --variant $one"
     [ "$one" = ddp ] && how="--peer ddp"
     # shellcheck disable=SC2086
-    ${SLOT:-} $PY drive.py uneven $how --link 100mbit --model 1m --sec-per-sample 0.002 0.002 0.002 0.002 --seeds "$seed" \
+    ${SLOT:-} $PY drive.py uneven $how --link 100mbit --epochs 40 --model 1m --sec-per-sample 0.002 0.002 0.002 0.002 --seeds "$seed" \
       --limit "${LIMIT:-240}" --tag "network-$one-s$seed" || echo "network $one $seed failed"
   done
 done

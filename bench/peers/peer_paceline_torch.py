@@ -15,7 +15,7 @@ def services(run):
         s.bind(("127.0.0.1", 0)); port = s.getsockname()[1]
     state, host = f"{run.dir}/state", links.HUB if o.link else "127.0.0.1"
     command = [sys.executable, "-m", "paceline", "coordinate", "--model", "own", "--data", "own", "--strategy", o.variant or "ssgd",
-               "--batch", str(o.batch), "--epochs", "100000", "--seed", str(o.seed), "--workers", str(o.world),
+               "--batch", str(o.batch), "--epochs", str(o.epochs), "--seed", str(o.seed), "--workers", "1:" if o.scenario == "faults" else str(o.world),
                "--listen", f"{host}:{port}", "--state", state, "--patience", str(o.ft_timeout or 5), "--json", "--no-report"]
     run.helper("coordinator", links.within(links.switch(), command) if o.link else command)
     return {"address": f"{host}:{port}", "token": f"{state}/token", "cmd": command}

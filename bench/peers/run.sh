@@ -9,6 +9,7 @@ what=${1:-all}
 
 if want faults; then
   $D faults --peer paceline --variant resnet8 --kills 10 --between 1 3 --ft-timeout 2 --tag paceline
+  $D faults --peer paceline_torch --kills 10 --between 1 3 --ft-timeout 2 --tag paceline_torch
   $D faults --peer torchft --kills 10 --ft-timeout 5 --heartbeat-ms 1000 --tag torchft-5s-hb1s
   $D faults --peer torchft --kills 3 --ft-quorum-timeout 300 --tag torchft-q300
   $D faults --peer torchft --kills 1 --variant shipped --ft-timeout 5 --heartbeat-ms 1000 --tag torchft-shipped

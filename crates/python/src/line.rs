@@ -246,13 +246,14 @@ impl Line {
         })
     }
 
-    /// Answers `apply` or `load`.
-    fn done(&self, py: Python<'_>) -> PyResult<()> {
+    /// Answers `apply` or `load`. `is_skipped`: the step was left out, which the journal notes.
+    #[pyo3(signature = (is_skipped=false))]
+    fn done(&self, py: Python<'_>, is_skipped: bool) -> PyResult<()> {
         self.using(py, |state| {
             let is_it =
                 |ask: &edge::Ask| matches!(ask, edge::Ask::Apply { .. } | edge::Ask::Load { .. });
             state.asked(is_it)?;
-            state.line()?.done(Answer::Done);
+            state.line()?.done(if is_skipped { Answer::Skipped } else { Answer::Done });
             Ok(())
         })
     }

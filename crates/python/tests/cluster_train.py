@@ -13,8 +13,23 @@ from torch.utils.data import DataLoader
 from torch_loops import TOTAL, Indexed, Net, _collate
 
 
+class Stalling(Indexed):
+    """A data set that is stuck in its n-th read."""
+
+    def __init__(self, stalls_at: int) -> None:
+        super().__init__()
+        self.stalls_at = stalls_at
+
+    def __getitem__(self, index: int) -> Any:
+        if len(self.read) == self.stalls_at:
+            say("stalled")
+            time.sleep(600.0)
+        return super().__getitem__(index)
+
+
 def main(out: str, options: dict[str, Any]) -> None:
     torch.set_num_threads(1)
+    os.chdir(out)
     if "waits_for" in options:
         # Importing PyTorch takes its time; what is tested begins afterwards.
         say("ready")
@@ -29,7 +44,11 @@ def main(out: str, options: dict[str, Any]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2) if options.get("adamw") else torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7 if options.get("decays") else 1.0)
     loader = DataLoader(
-        Indexed(), batch_size=options.get("batch", TOTAL // 3), shuffle=True, collate_fn=_collate, num_workers=options.get("readers", 0)
+        Stalling(options["stalls_at"]) if "stalls_at" in options else Indexed(),
+        batch_size=options.get("batch", TOTAL // 3),
+        shuffle=True,
+        collate_fn=_collate,
+        num_workers=options.get("readers", 0),
     )
     if "loads" in options:
         found = torch.load(options["loads"], weights_only=True)
@@ -38,7 +57,7 @@ def main(out: str, options: dict[str, Any]) -> None:
         worker.load_state_dict(found["worker"])
     model, optimizer, shares = worker.prepare(model, optimizer, loader)
     worker.keep(scheduler=scheduler)
-    say("joined", worker=worker.id, pid=os.getpid())
+    say("joined", worker=worker.id, pid=os.getpid(), rank=os.environ.get("SLURM_PROCID"))
     forwards: list[int] = []
     for epoch in worker.epochs():
         for x, y, _, indices in shares:

@@ -3,12 +3,17 @@
 import faulthandler
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 # Some virtual machines announce AMX and cannot run it: PyTorch dies of an illegal instruction in 16 bits, with Paceline and without.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+
+# A shell ignores Ctrl-C for what it runs in the background, and so would the processes that are tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Nothing may take longer than this; a hang is a failure.
 SECONDS_MAX = float(os.environ.get("PACELINE_TEST_SECONDS", "600"))

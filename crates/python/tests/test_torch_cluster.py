@@ -163,6 +163,20 @@ def test_the_environment_of_slurm_is_understood(tmp_path: Path) -> None:
     assert len(saved) == 2 and are_equal(saved)
 
 
+@pytest.mark.skipif("PACELINE_SRUN" not in os.environ, reason="Slurm is not running; .ci/slurm starts it")
+def test_srun_starts_workers_that_outlive_one_of_them(tmp_path: Path) -> None:
+    command = [*os.environ["PACELINE_SRUN"].split(), "--ntasks", "3", "--kill-on-bad-exit=0", sys.executable, "cluster_train.py"]
+    run = Process([*command, str(tmp_path), json.dumps({"join": {"epochs": 10}, "pause": 0.1})])
+    run.until(lambda: len(run.said("updated")) >= 9)
+    # The first process runs the coordinator.
+    [victim] = [line["pid"] for line in run.said("joined") if line["rank"] == "2"]
+    os.kill(victim, signal.SIGKILL)
+    run.wait()
+    saved = [torch.load(path) for path in tmp_path.glob("*.pt")]
+    assert len(saved) == 2 and are_equal(saved), run.told()
+    assert [line["progress"] for line in run.said("done")] == [1.0, 1.0]
+
+
 def test_torchrun_and_ddp_agree(tmp_path: Path) -> None:
     options = {"join": {"epochs": 3}}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -1,5 +1,6 @@
 """Scalers that skip, prefetching, orders, fixed pieces, half precision, checkpoints, progress."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.torch
 DATA = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
 
 
-def test_a_step_that_a_scaler_skips_is_a_round_and_is_counted() -> None:
+def test_a_step_that_a_scaler_skips_is_a_round_that_is_counted_and_noted(tmp_path: Path) -> None:
     def main() -> Any:
         worker = paceline.join(epochs=1)
         torch.manual_seed(0)
@@ -40,7 +41,11 @@ def test_a_step_that_a_scaler_skips_is_a_round_and_is_counted() -> None:
                 scaler.update()
         return model, worker.status(), scaler.get_scale()
 
-    outcome = paceline.threads(main, workers=2)
+    journal = tmp_path / "journal.jsonl"
+    outcome = paceline.threads(main, workers=2, journal=str(journal))
+    records = [json.loads(line) for line in journal.read_text().splitlines()]
+    noted = [(record["round"], record["who"]) for record in records if record["record"] == "note" and record["name"] == "skipped"]
+    assert sorted(noted) == [(2, 0), (2, 1)]
     assert outcome.result["rounds"] == 8 and outcome.samples == 64
     models, statuses, scales = zip(*outcome.returned.values(), strict=True)
     assert is_equal(models[0], models[1]) and bool(torch.isfinite(models[0].weight).all())
@@ -91,10 +96,10 @@ def test_samples_are_read_ahead_and_shares_are_put_together_from_grains() -> Non
     # A worker without samples in the last update runs its last batch once more, which is not read again.
     assert set(everything) == set(range(320)) and len(everything) <= 320 + 32, "each sample once"
     assert sizes[0][-2] > sizes[1][-2], f"shares follow the speeds: {sizes}"
-    for who, wait in waits.items():
-        # Four processes need 10 ms for each sample, two thirds of the time that the fast worker computes. The first updates are left out.
-        part = (wait[-1] - wait[3]) / computing[who]
-        assert part < 0.2, f"worker {who} waited for {part:.1%} of its time"
+    # Four processes need 10 ms for each sample, two thirds of the time that the fast worker computes: so long it would wait if nothing
+    # were read ahead. The first updates are left out; `bench/python/prefetch.py` measures more exactly.
+    part = (waits[0][-1] - waits[0][3]) / computing[0]
+    assert part < 0.45, f"the fast worker waited for {part:.1%} of its time"
 
 
 def test_samples_beyond_the_borders_of_shares_that_change_are_read_ahead() -> None:

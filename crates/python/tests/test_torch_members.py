@@ -27,7 +27,9 @@ class Loop:
 
     def __init__(self, strategy: str, epochs: float = 3.0, fails: "dict[int, int] | None" = None) -> None:
         self.strategy, self.epochs = strategy, epochs
-        self.computed: dict[int, list[int]] = {}
+        #: The indices of each worker's batches, and its data set.
+        self.computed: dict[int, list[list[int]]] = {}
+        self.data: dict[int, Indexed] = {}
         self.rates: dict[int, dict[int, float]] = {}
         self.starts: dict[int, int] = {}
         self.fails = fails or {}
@@ -39,14 +41,16 @@ class Loop:
         optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
         scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3)
-        loader = torch.utils.data.DataLoader(Indexed(), batch_size=4, shuffle=True, collate_fn=_collate)
+        data = Indexed()
+        loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True, collate_fn=_collate)
         model, optimizer, shares = worker.prepare(model, optimizer, loader)
         worker.keep(scheduler=scheduler, scaler=scaler)
         computed = self.computed.setdefault(worker.id, [])
+        self.data[worker.id] = data
         for epoch in worker.epochs():
             self.starts.setdefault(worker.id, epoch)
             for x, y, _, indices in shares:
-                computed.extend(epoch_and_index(worker, indices))
+                computed.append(indices)
                 optimizer.zero_grad()
                 scaler.scale(F.cross_entropy(model(x), y)).backward()
                 scaler.step(optimizer)
@@ -56,10 +60,6 @@ class Loop:
                     raise RuntimeError("mine")
             scheduler.step()
         return model, optimizer, scaler, worker.progress
-
-
-def epoch_and_index(worker: Any, indices: list[int]) -> list[int]:
-    return indices
 
 
 def test_newcomers_are_bit_equal_with_adamw_scheduler_and_scaler() -> None:
@@ -91,11 +91,17 @@ def test_no_survivor_computes_a_sample_twice() -> None:
     [outcome] = paceline.simulate(loop, {**UNSTEADY, "crash": UNSTEADY["crash"][:1], "leave": []}, workers=4)
     assert outcome.result["ledger"]["lost"] == 0
     dead = 1
-    living = Counter(index for who, indices in loop.computed.items() if who != dead for index in indices)
-    # A worker without samples in the last update runs its last batch once more; its data set is not asked for it.
-    repeated = {index: count for index, count in living.items() if count > 1}
-    assert sum(count - 1 for count in repeated.values()) <= 4 * 4, repeated
-    assert set(living) | set(loop.computed[dead]) == set(range(96))
+    living = [who for who in loop.computed if who != dead]
+    read = Counter(index for who in living for index in loop.data[who].read)
+    assert set(read.values()) == {1}, "no sample is read again"
+    forwards = Counter(index for who in living for batch in without_repeat(loop.computed[who]) for index in batch)
+    assert set(forwards.values()) == {1}, "nor computed again"
+    assert set(forwards) | {index for batch in loop.computed[dead] for index in batch} == set(range(96))
+
+
+def without_repeat(batches: list[list[int]]) -> list[list[int]]:
+    """A worker without samples in the last update runs its last batch once more."""
+    return batches[:-1] if batches[-1:] == batches[-2:-1] else batches
 
 
 def test_crashes_on_threads_cost_nothing_but_what_the_dead_worker_held() -> None:

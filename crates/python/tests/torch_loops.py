@@ -1,5 +1,6 @@
 """User loops for the tests: written as for one machine, with and without Paceline."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 TOTAL, SAMPLES, TOKENS = 24, 96, 6
+#: Seconds that a worker's loop takes longer for each sample, where speeds are emulated.
+PAUSE = 0.0
 #: Three workers that take about 16, 5 and 3 of 24 samples.
 UNEVEN: dict[str, Any] = {"workers": 3, "compute": {"relative": [1.0, 3.2, 5.3], "jitter": 0.0}}
 
@@ -122,6 +125,8 @@ def build(variant: Variant) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def loss_of(variant: Variant, model: Callable[..., Any], batch: Any) -> torch.Tensor:
     x, y, lengths = batch
+    if PAUSE > 0.0:
+        time.sleep(PAUSE * len(x))
     if variant.channels_last:
         x = x.to(memory_format=torch.channels_last)
     with torch.autocast("cpu", torch.bfloat16, enabled=variant.autocast):
@@ -191,7 +196,7 @@ def train(
             optimizer.zero_grad()
 
 
-def worker_main(variant: Variant, data: Pictures, epochs: float, log: dict[int, list[list[int]]], **join: Any) -> Any:
+def worker_main(variant: Variant, data: Pictures, epochs: float | None, log: dict[int, list[list[int]]], **join: Any) -> Any:
     """What a worker runs. `log` gets the indices of each worker's batches."""
     worker = paceline.join(epochs=epochs, batch_max=variant.batch_max, **join)
     model, optimizer = build(variant)

@@ -149,6 +149,8 @@ impl Along {
 #[derive(Debug)]
 pub enum Answer {
     Done,
+    /// The step of [`Ask::Apply`] was left out, because its gradient was not finite.
+    Skipped,
     Params(Arc<Vector>),
     Optimizer(Arc<Vec<u8>>),
 }

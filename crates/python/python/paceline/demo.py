@@ -1,5 +1,7 @@
 """Trains handwritten digits with numpy on a simulated cluster with stragglers: `python -m paceline.demo`."""
 
+import importlib.util
+import sys
 from typing import Any
 
 from . import _paceline
@@ -81,6 +83,8 @@ def train(strategy: str, **options: Any) -> Outcome:
 
 def main() -> None:
     """Compares three strategies."""
+    if importlib.util.find_spec("numpy") is None:
+        sys.exit("paceline: the demo computes with numpy, which is not installed: pip install numpy")
     print("Handwritten digits, a numpy network, 8 simulated workers of which some are slow:\n")
     print(f"{'strategy':10}{'virtual seconds':>16}{'busy':>8}{'accuracy':>10}")
     for strategy in ("ssgd", "dbs", "adpsgd"):

@@ -370,7 +370,7 @@ class Host:
             # A GradScaler leaves out a step whose gradients are not finite; all workers do, because they have the same.
             self.skipped += 1
             _log.info("round %d: the gradients are not finite, and the step was left out", self.round)
-            self.applied()
+            self.applied(is_skipped=True)
         self.state = State.IDLE
 
     # The end of backward()
@@ -461,9 +461,9 @@ class Host:
 
     # The end of an update
 
-    def applied(self) -> None:
+    def applied(self, *, is_skipped: bool = False) -> None:
         """The optimizer has made its step, or a GradScaler has left it out."""
         self.state = State.IDLE
         if self._is_alone:
             self._alone = joined(self._alone, self._spans)
-        self.line.done()
+        self.line.done(is_skipped)

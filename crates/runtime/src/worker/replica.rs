@@ -259,7 +259,10 @@ impl Worker {
 
     async fn apply(&mut self, along: Along) {
         let (rate, factor, moment) = (self.rate(), self.factor, self.moment(self.deals));
-        self.port.ask_host(Ask::Apply { along, rate, factor, moment }).await;
+        let answer = self.port.ask_host(Ask::Apply { along, rate, factor, moment }).await;
+        if let Answer::Skipped = answer {
+            self.note("skipped", 1.0);
+        }
         self.has_descended = true;
         self.state.replica = Held::Theirs { known: OnceCell::new() };
     }
