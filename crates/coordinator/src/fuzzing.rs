@@ -8,7 +8,7 @@ use paceline_runtime::Spans;
 use paceline_runtime::coordination::{Coordination, Coordinator, Entry, Rules, State};
 use serde::de::DeserializeOwned;
 
-use crate::log;
+use crate::store::log;
 pub use crate::messages::{Down, Up};
 use crate::stored::{Batch, Memory, Stored};
 

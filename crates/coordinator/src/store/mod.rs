@@ -6,7 +6,7 @@
 mod disk;
 mod etcd;
 mod journal;
-mod log;
+pub(crate) mod log;
 
 use std::path::{Path, PathBuf};
 
