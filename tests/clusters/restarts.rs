@@ -9,7 +9,7 @@ use super::program::{Cluster, Process, result, wait_until};
 
 #[test]
 fn a_coordinator_that_is_killed_continues_from_its_log() {
-    let flags = "--workers 2:4 --strategy ssgd --patience 1 --checkpoint-rounds 20 --epochs 200";
+    let flags = "--workers 2:4 --strategy ssgd --patience 1 --checkpoint-rounds 20 --epochs 600";
     let cluster = Cluster::new("restart", flags);
     let coordinator = cluster.coordinator();
     let workers = [cluster.worker(), cluster.worker()];

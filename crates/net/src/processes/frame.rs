@@ -156,8 +156,18 @@ pub struct Arrived {
 
 impl Arrived {
     pub fn message<M: DeserializeOwned>(&self) -> Result<M, FrameProblem> {
-        Ok(rmp_serde::from_slice(&self.head[self.message..])?)
+        read_head(&self.head[self.message..])
     }
+}
+
+/// Nothing that is sent is nested deeper. Readers reserve memory for the length that each level claims to have, so that a few
+/// bytes of deeply nested lists would take many megabytes.
+const DEPTH_MAX: usize = 32;
+
+fn read_head<M: DeserializeOwned>(head: &[u8]) -> Result<M, FrameProblem> {
+    let mut reader = rmp_serde::Deserializer::from_read_ref(head);
+    reader.set_max_depth(DEPTH_MAX);
+    Ok(M::deserialize(&mut reader)?)
 }
 
 /// Memory for bytes grows by at most this much before they have arrived.
@@ -376,6 +386,15 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits = Limits { head: 1000, body: 1 << 20 };
+
+    #[test]
+    fn heads_that_are_nested_too_deeply_are_refused() {
+        // A list of one list of one list, and so on; MessagePack writes 0x91 for a list of one.
+        let nested = |depth| [vec![0x91; depth], vec![0xc0]].concat();
+        let is_read = |depth| read_head::<serde::de::IgnoredAny>(&nested(depth)).is_ok();
+
+        assert!(is_read(DEPTH_MAX / 2) && !is_read(DEPTH_MAX + 1));
+    }
 
     fn frame(message: &str, floats: &[f32], bytes: &[u8]) -> Vec<u8> {
         let mut out = vec![];
