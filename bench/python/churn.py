@@ -140,10 +140,18 @@ class Job:
         if ledger != {"done": total, "lost": 0, "repeated": 0}:
             found.append(f"the ledger is {ledger} instead of {total} samples")
         applied: Counter[int] = Counter()
+        center: list[tuple[int, list[int]]] = []
         for line in (self.folder / "state" / "journal.jsonl").read_text().splitlines():
             record = json.loads(line)
             if record["record"] == "applied":
-                applied.update(at for start, end in record["spans"] for at in range(start, end))
+                positions = [at for start, end in record["spans"] for at in range(start, end)]
+                applied.update(positions)
+                center.append((record["version"], positions))
+            elif record["record"] == "restored":
+                # The center's host has died: what was applied after the copy that another one had is free again.
+                for _, positions in (one for one in center if one[0] > record["version"]):
+                    applied.subtract(positions)
+                center = [one for one in center if one[0] <= record["version"]]
             elif record["record"] == "started_over":
                 # The only replica has died: what was applied to it is free again.
                 applied.clear()

@@ -96,10 +96,10 @@ def test_samples_are_read_ahead_and_shares_are_put_together_from_grains() -> Non
     # A worker without samples in the last update runs its last batch once more, which is not read again.
     assert set(everything) == set(range(320)) and len(everything) <= 320 + 32, "each sample once"
     assert sizes[0][-2] > sizes[1][-2], f"shares follow the speeds: {sizes}"
-    # Four processes need 10 ms for each sample, two thirds of the time that the fast worker computes: so long it would wait if nothing
-    # were read ahead. The first updates are left out; `bench/python/prefetch.py` measures more exactly.
-    part = (waits[0][-1] - waits[0][3]) / computing[0]
-    assert part < 0.45, f"the fast worker waited for {part:.1%} of its time"
+    for who, wait in waits.items():
+        # Four processes need 10 ms for each sample, two thirds of the time that the fast worker computes. The first updates are left out.
+        part = (wait[-1] - wait[3]) / computing[who]
+        assert part < 0.2, f"worker {who} waited for {part:.1%} of its time"
 
 
 def test_samples_beyond_the_borders_of_shares_that_change_are_read_ahead() -> None:
