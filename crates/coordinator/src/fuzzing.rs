@@ -8,8 +8,8 @@ use paceline_runtime::Spans;
 use paceline_runtime::coordination::{Coordination, Coordinator, Entry, Rules, State};
 use serde::de::DeserializeOwned;
 
-use crate::store::log;
 pub use crate::messages::{Down, Up};
+use crate::store::log;
 use crate::stored::{Batch, Memory, Stored};
 
 pub fn decode<T: DeserializeOwned>(message: &[u8]) -> Option<T> {
