@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -35,7 +34,7 @@ def measure(program, folder, seconds):
         scenario = f"{folder}/cluster.toml"
         subprocess.run([program, "calibrate", page, "--seconds", str(seconds), "--out", scenario], check=True)
     finally:
-        run.send_signal(signal.SIGINT)
+        run.terminate()
         run.stderr.read()
         run.wait()
     return scenario
