@@ -96,6 +96,8 @@ pub enum UsageError {
     Hours,
     #[error("give a number of seconds above 0, at most 60")]
     Pace,
+    #[error("{0} names no port: give HOST:PORT, as the coordinator printed it")]
+    CoordinatorAddress(String),
     #[error("--seconds is a number from 1 to 3600")]
     MeasuredSeconds,
     #[cfg(not(feature = "mpi"))]

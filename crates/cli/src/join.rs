@@ -82,6 +82,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 impl Join {
     pub fn run(&self, recipes: &[Recipe]) -> CliResult {
         self.log.begin();
+        let has_port = |address: &str| {
+            let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+            matches!(port, Some(Ok(_)))
+        };
+        if !self.coordinator.split(',').all(has_port) {
+            return Err(UsageError::CoordinatorAddress(self.coordinator.clone()).into());
+        }
         let token = self.token()?.trim().parse().map_err(CliError::usage)?;
         if !self.command.is_empty() {
             return self.run_command(&format!("{token}"));

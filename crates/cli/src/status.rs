@@ -60,7 +60,7 @@ const BYTES_MAX: u64 = 8 << 20;
 
 impl Status {
     pub fn run(&self) -> CliResult {
-        let page = self.page.trim_start_matches("http://").trim_end_matches('/');
+        let page = &page_address(&self.page);
         let first = fetch(page).map_err(CliError::failed)?;
         self.show(&first)?;
         let (mut phase, mut lost_since) = (first.phase, None);
@@ -107,6 +107,15 @@ impl Status {
             let _ = stdout.write_all(b"\x1b[H\x1b[J");
         }
         print(&terminal(snapshot))
+    }
+}
+
+/// HOST:PORT of a page that the user has named, perhaps by its address in a browser, or by its port alone.
+pub fn page_address(named: &str) -> String {
+    let page = named.trim_start_matches("http://").trim_end_matches('/');
+    match page.parse::<u16>() {
+        Ok(port) => format!("127.0.0.1:{port}"),
+        Err(_) => page.to_owned(),
     }
 }
 

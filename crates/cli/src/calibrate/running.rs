@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::error::{CliError, CliResult};
 use crate::files::{check_writable, write};
 use crate::output::{print, print_json, say};
-use crate::status::fetch;
+use crate::status::{fetch, page_address};
 
 #[derive(Debug, Error)]
 enum Unmeasured {
@@ -43,7 +43,7 @@ pub fn calibrate(
     json: bool,
     recipes: &[Recipe],
 ) -> CliResult {
-    let page = page.trim_start_matches("http://").trim_end_matches('/');
+    let page = &page_address(page);
     check_writable("scenario", out)?;
     let before = fetch(page).map_err(CliError::failed)?;
     say(&format!("measuring for {seconds} s"));
