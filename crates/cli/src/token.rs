@@ -27,7 +27,7 @@ enum What {
     /// Make a token and print it
     New {
         /// How many workers may join with it
-        #[arg(long, value_name = "N", default_value_t = TOKEN_USES, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "N", default_value_t = TOKEN_USES)]
         uses: u32,
         /// For how many hours it is valid
         #[arg(long, value_name = "H", default_value = TOKEN_HOURS, value_parser = hours)]
