@@ -12,7 +12,7 @@ use tonic::Status;
 
 use crate::messages::{Admitted, Answer, Described, Down, FileHead, Join, Said, encode};
 
-/// What comes in. Whoever takes a message with a reply answers it, or drops it: then the connection is closed.
+/// What comes in. The receiver of a message with a reply answers it, or drops it, which closes the connection.
 pub enum Incoming {
     /// Somebody asks what the job is, or whether it might join.
     Look {
@@ -72,7 +72,7 @@ pub enum Incoming {
         from: SocketAddr,
         why: String,
     },
-    /// From whoever runs the coordinator.
+    /// From the process that runs the coordinator.
     Input(Input),
 }
 

@@ -49,7 +49,7 @@ const ADDRESSES_MAX: usize = 8;
 const ADDRESS_LENGTH_MAX: usize = 255;
 
 impl Token {
-    /// The same token, for whoever finds the coordinators at these addresses.
+    /// The same token, with these addresses of the coordinators.
     pub fn at(mut self, addresses: &[String]) -> Token {
         let valid = addresses.iter().filter(|it| is_address(it.as_bytes()));
         self.addresses = valid.take(ADDRESSES_MAX).cloned().collect();

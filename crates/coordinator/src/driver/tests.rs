@@ -88,7 +88,7 @@ impl Store for Counted {
     }
 }
 
-/// A driver whose commits are counted, for so many workers and samples.
+/// A driver whose commits are counted, for this number of workers and samples.
 fn counted(folder: &Folder, workers: usize, samples: u64) -> (Driver, Arc<AtomicU64>) {
     let rules =
         Rules { members_min: workers, ..Rules::new(samples, workers, Coordination::Asynchronous) };
