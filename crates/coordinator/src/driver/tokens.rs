@@ -7,7 +7,7 @@ use paceline_identity::{Authority, Digest, Token, TokenChange, TokenId, Tokens};
 use super::{Driver, DriverError};
 
 impl Driver {
-    /// Makes a token with which `uses` workers may join.
+    /// Makes a token with which `uses_max` workers may join.
     pub fn make_token(&mut self, lasts: Duration, uses_max: u32) -> Result<Token, DriverError> {
         let authority = self.config.authority.as_ref();
         let fingerprint = authority.map_or(Digest([0; 32]), Authority::fingerprint);
