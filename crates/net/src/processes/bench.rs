@@ -87,7 +87,9 @@ impl Member {
         let entry = Entry::Sum { payload, tail: Tail::default() };
         self.mesh.exchange(Ticket(self.exchange), self.view.clone(), self.exchange, entry);
         loop {
-            if let Event::For { news: News::Summed { sum, .. }, .. } = self.inbox.recv().ok()? {
+            if let Event::For { news: News::Summed { sum, .. }, .. } =
+                self.mesh.next(&self.inbox)?
+            {
                 return Some(sum);
             }
         }

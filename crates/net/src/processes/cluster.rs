@@ -364,7 +364,7 @@ impl Cluster for ProcessCluster {
 
     fn next(&mut self) -> Option<Event> {
         loop {
-            match self.inbox.recv().ok()? {
+            match self.mesh.next(&self.inbox)? {
                 Event::Crashed { .. } => return None,
                 Event::For { news: News::Letter { from, letter }, .. }
                     if matches!(*letter, Letter::Part { .. }) =>

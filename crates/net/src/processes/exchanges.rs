@@ -8,8 +8,10 @@
 mod chunked;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
+use paceline_learn::Vector;
 use paceline_learn::kernels::Pool;
 use paceline_runtime::codec::{Codec, Encoded, Payload};
 use paceline_runtime::exchange::ExchangeResult;
@@ -20,7 +22,7 @@ use paceline_runtime::{Meeting, Ticket, WorkerId};
 use super::frame::Segment;
 use super::message::{EntryHead, ExchangeName, Form, Load, PeerMessage};
 use super::near::{Near, There, Until, dense_chunk};
-use chunked::{Chunked, Values};
+use chunked::{Chunked, PIECE, Values, pieces};
 
 /// What all members of a job know about its vectors.
 #[derive(Clone, Copy, Debug)]
@@ -118,8 +120,22 @@ enum Progress {
 /// What a peer sends in an exchange.
 enum Part {
     Whole(Entry),
-    Chunk { tail: Tail, length: u64, is_free: bool, values: Values },
-    Sum { in_slot: bool, values: Values },
+    Chunk {
+        tail: Tail,
+        length: u64,
+        is_free: bool,
+        values: Values,
+    },
+    Sum {
+        in_slot: bool,
+        values: Values,
+    },
+    /// More of a dense chunk, or of its sum.
+    Piece {
+        of_sum: bool,
+        start: usize,
+        values: Vector,
+    },
 }
 
 /// Shorter vectors go to everybody as a whole: one step instead of two.
@@ -188,16 +204,25 @@ impl Exchanges {
                 };
                 let is_dense = matches!(payload.learned, Encoded::Dense(_));
                 let by_link = |j: usize| {
-                    if is_dense && n == 2 {
+                    if !is_dense {
+                        let chunk = payload.chunk(n, j);
+                        return vec![(message(Form::of(&chunk)), Load::Payload(Arc::new(chunk)))];
+                    }
+                    let range = match n {
                         // The peer adds all of it: the bytes are as many as with chunks, and one step is enough.
-                        return (message(Form::Dense), Load::Payload(payload.clone()));
-                    }
-                    if is_dense {
-                        let range = dense_chunk(payload.len(), n, j);
-                        return (message(Form::Dense), Load::Chunk(payload.clone(), range));
-                    }
-                    let chunk = payload.chunk(n, j);
-                    (message(Form::of(&chunk)), Load::Payload(Arc::new(chunk)))
+                        2 => 0..payload.len(),
+                        _ => dense_chunk(payload.len(), n, j),
+                    };
+                    let piece = |piece: Range<usize>| {
+                        let message = match piece.start - range.start {
+                            0 => message(Form::Dense),
+                            start => {
+                                PeerMessage::Piece { name, start: start as u64, of_sum: false }
+                            }
+                        };
+                        (message, Load::Chunk(payload.clone(), piece))
+                    };
+                    pieces(range.clone()).map(piece).collect()
                 };
                 let whole = (&payload, Until::Completed(number));
                 let is_posted =
@@ -210,7 +235,7 @@ impl Exchanges {
                 let form = Form::of(&payload);
                 let head = EntryHead::Sum { tail: tail.clone(), form };
                 let message = PeerMessage::Entry { name, entry: head };
-                let by_link = |_| (message.clone(), Load::Payload(payload.clone()));
+                let by_link = |_| vec![(message.clone(), Load::Payload(payload.clone()))];
                 let all = (&payload, Until::Entered(number + 1));
                 self.tell(&view, &message, all, by_link, &mut effects);
                 let whole =
@@ -244,7 +269,7 @@ impl Exchanges {
         view: &View,
         message: &PeerMessage,
         (payload, until): (&Arc<Payload>, Until),
-        by_link: impl Fn(usize) -> (PeerMessage, Load),
+        by_link: impl Fn(usize) -> Vec<(PeerMessage, Load)>,
         effects: &mut Effects,
     ) -> bool {
         let peers = || view.members.iter().enumerate().filter(|(_, who)| **who != self.me);
@@ -257,9 +282,8 @@ impl Exchanges {
         }
         let has_read = |who| is_posted && self.near.as_ref().is_some_and(|near| near.reaches(who));
         let far = peers().filter(|(_, who)| !has_read(**who));
-        effects.sends.extend(far.map(|(j, who)| {
-            let (message, load) = by_link(j);
-            (*who, message, load)
+        effects.sends.extend(far.flat_map(|(j, who)| {
+            by_link(j).into_iter().map(|(message, load)| (*who, message, load))
         }));
         is_posted
     }
@@ -310,8 +334,9 @@ impl Exchanges {
             false => return Err(Violation("it is far ahead of all exchanges")),
         };
         if open.entered.is_none() {
-            // A chunk and a sum at most.
-            if open.early.iter().filter(|(peer, _)| *peer == from).count() >= 2 {
+            // Chunks and sums come in pieces.
+            let parts_max = 2 + 2 * self.shape.size() / PIECE;
+            if open.early.iter().filter(|(peer, _)| *peer == from).count() >= parts_max {
                 return Err(Violation("it entered an exchange twice"));
             }
             open.early.push((from, part));
@@ -349,6 +374,13 @@ impl Exchanges {
             PeerMessage::Sum { name, form, .. } => {
                 let values = Values::Here(Arc::new(fill(form, segments)?));
                 (name, Part::Sum { in_slot: false, values })
+            }
+            PeerMessage::Piece { name, start, of_sum } => {
+                let Encoded::Dense(values) = fill(Form::Dense, segments)?.learned else {
+                    return Err(Violation("a piece that is not dense"));
+                };
+                let start = usize::try_from(start).unwrap_or(usize::MAX);
+                (name, Part::Piece { of_sum, start, values })
             }
             _ => return Err(Violation("not a message of an exchange")),
         })
@@ -414,9 +446,8 @@ impl Exchanges {
                 meeting.is_complete()
             }
             Progress::Chunked(chunked) => {
-                if chunked.take(rank, part)? {
-                    chunked.add(name, &entered.view, self.near.as_mut(), effects);
-                }
+                chunked.take(rank, part)?;
+                chunked.advance(name, &entered.view, self.near.as_mut(), effects);
                 chunked.is_complete()
             }
         };

@@ -32,7 +32,7 @@ struct Outgoing {
 }
 
 /// Read ahead at a time; longer segments are read where they belong.
-const AHEAD: usize = 64 << 10;
+const AHEAD: usize = 8 << 10;
 /// Pieces handed to the system in one call, and their bytes: then the peer can read the first ones while the next ones are written.
 const PIECES: usize = 16;
 const CALL: usize = 512 << 10;
@@ -121,27 +121,15 @@ impl Link {
         }
     }
 
-    /// Reads until the socket has no more, or, with `only_one`, until a frame is there: what follows a greeting is larger
-    /// than a stranger may send. Frames that arrived before an error are returned with it.
-    pub fn read(&mut self, only_one: bool) -> (Vec<Arrived>, Result<(), FrameProblem>) {
-        let mut arrived = vec![];
-        let result = self.read_into(&mut arrived, only_one);
-        (arrived, result)
-    }
-
-    fn read_into(
-        &mut self,
-        arrived: &mut Vec<Arrived>,
-        only_one: bool,
-    ) -> Result<(), FrameProblem> {
+    /// Reads until a frame is there; `None` if the socket has no more.
+    pub fn read(&mut self) -> Result<Option<Arrived>, FrameProblem> {
         loop {
             while !self.unread.is_empty() {
                 let mut bytes = &self.buffer[self.unread.clone()];
                 let frame = self.decoder.take(&mut bytes)?;
                 self.unread.start = self.unread.end - bytes.len();
-                arrived.extend(frame);
-                if only_one && !arrived.is_empty() {
-                    return Ok(());
+                if frame.is_some() {
+                    return Ok(frame);
                 }
             }
             let (count, is_direct) = match self.decoder.direct() {
@@ -154,14 +142,14 @@ impl Link {
             let count = match count {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             };
-            if is_direct {
-                arrived.extend(self.decoder.advance(count)?);
-            } else {
+            if !is_direct {
                 self.unread = 0..count;
+            } else if let Some(frame) = self.decoder.advance(count)? {
+                return Ok(Some(frame));
             }
         }
     }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::frame::{Segment, Slice};
 
 /// The version of all messages. Processes of different versions refuse each other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Proves that a process belongs to a job. Random, and never on a command line.
 pub type Secret = [u64; 2];
@@ -53,6 +53,12 @@ pub enum PeerMessage {
         name: ExchangeName,
         form: Form,
         in_slot: bool,
+    },
+    /// More numbers of a dense chunk, or of a sum, whose message came before; `start`: how many numbers did.
+    Piece {
+        name: ExchangeName,
+        start: u64,
+        of_sum: bool,
     },
     /// Where descriptors reach the sender if the receiver is on the same host, and the number that must come with them.
     Door {

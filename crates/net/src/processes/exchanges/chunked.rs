@@ -1,16 +1,20 @@
 //! One sum that members add in chunks.
+//!
+//! Dense numbers go over links in pieces. A piece is added as soon as all members' are there, while it is still in the processor's cache,
+//! and its sum is sent while the next ones arrive.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use paceline_learn::Vector;
 use paceline_learn::kernels::Pool;
 use paceline_learn::kernels::shared::Claim;
-use paceline_runtime::Sum;
 use paceline_runtime::codec::{Adding, Codec, Encoded, Payload, add_dense, chunk, dice_of};
 use paceline_runtime::exchange::ExchangeResult;
 use paceline_runtime::view::View;
 use paceline_runtime::wire::Tail;
+use paceline_runtime::{Sum, WorkerId};
 
 use super::super::message::{ExchangeName, Form, Load, PeerMessage};
 use super::super::near::board::Place;
@@ -37,9 +41,11 @@ pub struct Chunked {
     /// By rank: a member's tail, the length of its vector, and whether it needs no older sum that lies where this one is to lie.
     entries: Vec<Option<(Tail, u64, bool)>>,
     parts: Parts,
+    /// How many dense numbers were added, piece by piece.
+    added: usize,
     /// By rank: the sum of that member's chunk.
     sums: Vec<Option<ChunkSum>>,
-    /// The whole sum, if this member has added all of it.
+    /// The whole sum, as far as its pieces have arrived or were added here.
     total: Option<Vector>,
 }
 
@@ -47,14 +53,27 @@ pub struct Chunked {
 enum Parts {
     /// Decoded and added while they arrive.
     Encoded(Adding),
-    /// By rank. They are read where they lie and added in one pass when all are there.
+    /// By rank. They are read where they lie and added in one pass.
     Dense(Vec<Option<Held>>),
     Added,
 }
 
 enum Held {
     Whole(Arc<Payload>),
-    Chunk(Vector),
+    /// From the number `first` on.
+    Chunk {
+        first: usize,
+        numbers: Vector,
+    },
+    Pieces(Pieces),
+}
+
+/// What has come over a link of a member's dense numbers.
+#[derive(Default)]
+struct Pieces {
+    received: usize,
+    /// Those that were not added yet.
+    waiting: VecDeque<Vector>,
 }
 
 enum ChunkSum {
@@ -63,15 +82,49 @@ enum ChunkSum {
         claim: Claim,
         in_slot: bool,
     },
+    /// Encoded.
     Here(Arc<Payload>),
     There {
         there: There,
         in_slot: bool,
     },
+    /// So many of its numbers are in `total`.
+    Placed(usize),
+}
+
+/// How many dense numbers go over a link at a time.
+pub const PIECE: usize = 64 << 10;
+
+/// The pieces of these numbers. There is always a first one, which may be empty.
+pub fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let first = range.start..range.end.min(range.start + PIECE);
+    let others = (range.start..range.end).step_by(PIECE).skip(1);
+    std::iter::once(first).chain(others.map(move |from| from..range.end.min(from + PIECE)))
 }
 
 const WRONG_CHUNK: Violation = Violation("a chunk of another length");
 const WRONG_SUM: Violation = Violation("a sum of another length");
+
+impl Pieces {
+    /// Takes the next piece of `length` numbers.
+    fn push(&mut self, start: usize, values: Vector, length: usize) -> Result<(), Violation> {
+        let expected = PIECE.min(length - self.received);
+        if start != self.received || values.len() != expected || values.is_empty() {
+            return Err(WRONG_CHUNK);
+        }
+        self.received += values.len();
+        self.waiting.push_back(values);
+        Ok(())
+    }
+}
+
+/// The numbers of a dense payload that came in a frame.
+fn dense_of(payload: Arc<Payload>) -> Option<Vector> {
+    match Arc::unwrap_or_clone(payload) {
+        Payload { learned: Encoded::Dense(values), buffers } if buffers.is_empty() => Some(values),
+        _ => None,
+    }
+}
 
 impl Chunked {
     /// `is_near`: all members read each other's memory.
@@ -87,8 +140,8 @@ impl Chunked {
             _ => Parts::Encoded(Adding::new(n)),
         };
         let sums = (0..n).map(|_| None).collect();
-        let (entries, total) = (vec![None; n], None);
-        Chunked { shape, rank, exchange, is_near, pool, entries, parts, sums, total }
+        let (entries, added, total) = (vec![None; n], 0, None);
+        Chunked { shape, rank, exchange, is_near, pool, entries, parts, added, sums, total }
     }
 
     fn is_dense(&self) -> bool {
@@ -109,23 +162,44 @@ impl Chunked {
         dense_chunk(self.shape.size(), self.members(), self.rank)
     }
 
-    /// Takes a part; returns whether now all have entered.
-    pub fn take(&mut self, from: usize, part: Part) -> Result<bool, Violation> {
+    /// Which dense numbers this member adds if they come over links: two members give each other everything, and need no second step.
+    fn added_range(&self) -> Range<usize> {
+        if self.is_pair() { 0..self.shape.size() } else { self.own_range() }
+    }
+
+    pub fn take(&mut self, from: usize, part: Part) -> Result<(), Violation> {
         match part {
             Part::Whole(_) => Err(Violation("a whole entry in an exchange of chunks")),
+            Part::Sum { values: Values::Here(payload), .. } if self.is_dense() => {
+                if self.sums[from].is_some() {
+                    return Err(Violation("it sent a sum twice"));
+                }
+                self.place(from, 0, &dense_of(payload).ok_or(WRONG_SUM)?)
+            }
             Part::Sum { in_slot, values } => {
                 let sum = self.check_sum(from, in_slot, values)?;
                 if self.sums[from].replace(sum).is_some() {
                     return Err(Violation("it sent a sum twice"));
                 }
-                Ok(false)
+                Ok(())
+            }
+            Part::Piece { of_sum: true, start, values } => self.place(from, start, &values),
+            Part::Piece { of_sum: false, start, values } => {
+                let length = self.added_range().len();
+                match &mut self.parts {
+                    Parts::Dense(parts) => match &mut parts[from] {
+                        Some(Held::Pieces(pieces)) => pieces.push(start, values, length),
+                        _ => Err(WRONG_CHUNK),
+                    },
+                    _ => Err(WRONG_CHUNK),
+                }
             }
             Part::Chunk { tail, length, is_free, values } => {
                 if self.entries[from].is_some() {
                     return Err(Violation("it entered an exchange twice"));
                 }
-                // Two members that do not both read each other's memory give each other all, and need no second step.
-                self.is_near &= !self.is_pair() || !matches!(values, Values::Here(_));
+                // What comes in pieces is not added where all can read it.
+                self.is_near &= !matches!(values, Values::Here(_));
                 if matches!(self.parts, Parts::Dense(_)) {
                     let part = self.held(length as usize, values)?;
                     if let Parts::Dense(parts) = &mut self.parts {
@@ -138,63 +212,72 @@ impl Chunked {
                     }
                 }
                 self.entries[from] = Some((tail, length, is_free));
-                Ok(self.entries.iter().all(Option::is_some))
+                Ok(())
             }
         }
     }
 
-    /// This member's chunk of a dense part, read where it lies.
+    /// A dense part, read where it lies.
     fn held(&self, length: usize, values: Values) -> Result<Held, Violation> {
-        let range = if length == 0 { 0..0 } else { self.own_range() };
+        let range = if length == 0 { 0..0 } else { self.added_range() };
         match values {
             Values::Own(payload) => Ok(Held::Whole(payload)),
-            Values::Here(payload) if self.is_pair() => {
-                let is_dense = matches!(payload.learned, Encoded::Dense(_));
-                let is_right = is_dense && payload.buffers.is_empty() && payload.len() == length;
-                if is_right { Ok(Held::Whole(payload)) } else { Err(WRONG_CHUNK) }
+            Values::Here(payload) => {
+                let mut pieces = Pieces::default();
+                let first = dense_of(payload).ok_or(WRONG_CHUNK)?;
+                match range.len() {
+                    0 if first.is_empty() => {}
+                    length => pieces.push(0, first, length)?,
+                }
+                Ok(Held::Pieces(pieces))
             }
-            Values::There(there) if self.is_pair() => {
-                let is_right = there.dense_len() == Some(length);
-                let whole = there.dense(0..length).filter(|_| is_right).ok_or(WRONG_CHUNK)?;
-                Ok(Held::Whole(Arc::new(Payload::dense(whole))))
-            }
-            Values::Here(_) => self
-                .copied(length, values)
-                .map(|part| Held::Chunk(Arc::unwrap_or_clone(part).into_vector())),
             Values::There(there) => {
                 let is_right = there.dense_len() == Some(length);
-                let chunk = there.dense(range).filter(|_| is_right);
-                chunk.map(Held::Chunk).ok_or(WRONG_CHUNK)
+                let first = range.start;
+                let numbers = there.dense(range).filter(|_| is_right).ok_or(WRONG_CHUNK)?;
+                Ok(Held::Chunk { first, numbers })
             }
         }
     }
 
-    /// This member's chunk of a part, in memory of its own: what lies in the memory of others may change before a sum of it has been
+    /// A piece of the sum of a member's chunk.
+    fn place(&mut self, from: usize, start: usize, values: &[f32]) -> Result<(), Violation> {
+        let range = dense_chunk(self.shape.size(), self.members(), from);
+        let placed = match &self.sums[from] {
+            Some(ChunkSum::Placed(placed)) => *placed,
+            None => 0,
+            _ => return Err(WRONG_SUM),
+        };
+        let is_right = start == placed && values.len() == PIECE.min(range.len() - placed);
+        if !is_right || values.is_empty() || from == self.rank {
+            return Err(WRONG_SUM);
+        }
+        let into = range.start + placed..range.start + placed + values.len();
+        self.total()[into].copy_from_slice(values);
+        self.sums[from] = Some(ChunkSum::Placed(placed + values.len()));
+        Ok(())
+    }
+
+    fn total(&mut self) -> &mut Vector {
+        self.total.get_or_insert_with(|| Vector::pooled(&self.pool, self.shape.size()))
+    }
+
+    /// This member's chunk of an encoded part, in memory of its own: what lies in the memory of others may change before a sum of it has been
     /// sent to everybody.
     fn copied(&self, length: usize, values: Values) -> Result<Arc<Payload>, Violation> {
         let (n, j) = (self.members(), self.rank);
-        let range = if length == 0 { 0..0 } else { self.own_range() };
         let part = match values {
             Values::Here(part) => part,
             Values::Own(payload) if payload.is_empty() => payload,
-            Values::Own(payload) => match &payload.learned {
-                Encoded::Dense(values) => Arc::new(Payload::dense(values[range.clone()].into())),
-                _ => Arc::new(payload.chunk(n, j)),
-            },
-            Values::There(there) if self.is_dense() => {
-                let is_right = there.dense_len() == Some(length);
-                let chunk = there.dense(range.clone()).filter(|_| is_right);
-                Arc::new(Payload::dense(chunk.ok_or(WRONG_CHUNK)?.clone()))
-            }
+            Values::Own(payload) => Arc::new(payload.chunk(n, j)),
             Values::There(there) => {
                 let whole = there.payload().filter(|it| self.shape.fits(it) && it.len() == length);
                 let whole = whole.ok_or(WRONG_CHUNK)?;
                 if whole.is_empty() { Arc::new(whole) } else { Arc::new(whole.chunk(n, j)) }
             }
         };
-        let (params, buffers) = match (length, self.is_dense()) {
-            (0, _) => (0, 0),
-            (_, true) => (range.len(), 0),
+        let (params, buffers) = match length {
+            0 => (0, 0),
             _ => part.chunk_lengths((self.shape.params, self.shape.buffers), n, j),
         };
         let is_right = self.shape.has_kind(&part)
@@ -235,111 +318,197 @@ impl Chunked {
         if is_right { Ok(ChunkSum::Here(payload)) } else { Err(WRONG_SUM) }
     }
 
-    /// All have entered: adds this member's chunk, and tells all.
-    pub fn add(
+    /// Adds what can be added, once all have entered, and tells all.
+    pub fn advance(
         &mut self,
         name: ExchangeName,
         view: &View,
         mut near: Option<&mut Near>,
         effects: &mut Effects,
     ) {
+        if matches!(self.parts, Parts::Added) || !self.entries.iter().all(Option::is_some) {
+            return;
+        }
         if let Some(near) = near.as_deref_mut() {
             near.release(Until::Entered(self.exchange));
         }
-        let parts = std::mem::replace(&mut self.parts, Parts::Added);
         if self.length() == 0 {
+            self.parts = Parts::Added;
             return;
         }
-        if let Parts::Dense(parts) = &parts
-            && self.is_pair()
-            && !self.is_near
-        {
-            let mut total = Vector::pooled(&self.pool, self.shape.size());
-            self.add_into(&mut total, parts, 0..self.shape.size());
-            self.total = Some(total);
-            return;
+        if self.is_dense() {
+            return self.advance_dense(name, view, near, effects);
         }
-        let sum = match (parts, near.as_deref_mut()) {
-            (Parts::Dense(parts), Some(near)) if self.is_near => {
-                match self.add_in_segment(&parts, near, name) {
-                    None => return,
-                    Some(sum) => Some(sum),
-                }
-            }
-            (Parts::Dense(parts), _) => Some(self.add_here(&parts)),
-            (Parts::Encoded(adding), _) => {
-                let mut dice = dice_of(self.shape.seed, self.exchange);
-                adding.finish_chunk(&mut dice, self.shape.params, self.rank)
-            }
-            (Parts::Added, _) => None,
+        let Parts::Encoded(adding) = std::mem::replace(&mut self.parts, Parts::Added) else {
+            return;
         };
+        let mut dice = dice_of(self.shape.seed, self.exchange);
+        let sum = adding.finish_chunk(&mut dice, self.shape.params, self.rank);
         let Some(sum) = sum.map(Arc::new) else { return };
-        if self.sums[self.rank].is_none() {
-            self.sums[self.rank] = Some(ChunkSum::Here(sum.clone()));
-        }
+        self.sums[self.rank] = Some(ChunkSum::Here(sum.clone()));
         if sum.is_empty() {
             return;
         }
         let message = PeerMessage::Sum { name, form: Form::of(&sum), in_slot: false };
-        let is_reached = |near: &Near, who| near.reaches(who);
-        let mut is_posted = false;
-        if let Some(near) = near.as_deref_mut()
-            && view.members.iter().any(|who| is_reached(near, *who))
-            && let Some(places) = near.place(&sum, Until::Entered(self.exchange + 1))
-        {
-            is_posted = near.post(&message, &places);
-        }
-        let peers = view.members.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
-        let far = peers.filter(|(_, who)| {
-            !(is_posted && near.as_deref().is_some_and(|near| is_reached(near, **who)))
-        });
-        let send = |(_, who): (usize, &_)| (*who, message.clone(), Load::Payload(sum.clone()));
-        effects.sends.extend(far.map(send));
+        let (reached, far) = self.peers(view, near.as_deref());
+        let is_posted = !reached.is_empty() && self.post(&message, &sum, near);
+        let untold = far.into_iter().chain(reached.into_iter().filter(|_| !is_posted));
+        let send = |who| (who, message.clone(), Load::Payload(sum.clone()));
+        effects.sends.extend(untold.map(send));
     }
 
-    /// Adds in a block that others read, and posts a notice. Returns the sum if it must be told in another way.
+    fn advance_dense(
+        &mut self,
+        name: ExchangeName,
+        view: &View,
+        mut near: Option<&mut Near>,
+        effects: &mut Effects,
+    ) {
+        let (mut reached, far) = self.peers(view, near.as_deref());
+        if self.is_near
+            && let Some(near) = near.as_deref_mut()
+        {
+            let Parts::Dense(parts) = std::mem::replace(&mut self.parts, Parts::Added) else {
+                return;
+            };
+            if self.add_in_segment(&parts, near, name) {
+                return;
+            }
+            self.send_pieces(name, self.own_range(), &far, effects);
+        } else if !self.add_pieces(name, &far, effects) || self.is_pair() {
+            return;
+        }
+        let Some(total) = self.total.as_ref().filter(|_| !self.own_range().is_empty()) else {
+            return;
+        };
+        if !reached.is_empty() {
+            let sum = Arc::new(Payload::dense(total[self.own_range()].into()));
+            let message = PeerMessage::Sum { name, form: Form::Dense, in_slot: false };
+            if self.post(&message, &sum, near) {
+                reached.clear();
+            }
+        }
+        self.send_pieces(name, self.own_range(), &reached, effects);
+    }
+
+    /// Peers that read this member's memory, and those that do not.
+    fn peers(&self, view: &View, near: Option<&Near>) -> (Vec<WorkerId>, Vec<WorkerId>) {
+        let peers = view.members.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        peers.map(|(_, who)| *who).partition(|who| near.is_some_and(|near| near.reaches(*who)))
+    }
+
+    /// Tells those that read this member's memory; returns whether there was room.
+    fn post(&self, message: &PeerMessage, sum: &Arc<Payload>, near: Option<&mut Near>) -> bool {
+        let Some(near) = near else { return false };
+        let places = near.place(sum, Until::Entered(self.exchange + 1));
+        places.is_some_and(|places| near.post(message, &places))
+    }
+
+    /// Adds in a block that others read, and posts a notice. If there is no room, the sum is in `total` and must be told in another way.
     fn add_in_segment(
         &mut self,
         parts: &[Option<Held>],
         near: &mut Near,
         name: ExchangeName,
-    ) -> Option<Payload> {
+    ) -> bool {
         let in_slot = self.entries.iter().flatten().all(|(_, _, is_free)| *is_free);
-        let len = self.own_range().len();
-        let Some(mut claim) = near.sum_block(self.exchange, in_slot) else {
-            return Some(self.add_here(parts));
-        };
-        self.add_into(claim.numbers(len), parts, self.own_range());
-        let places = [
-            Place { is_floats: true, start: claim.place(), len },
-            Place { is_floats: true, start: 0, len: 0 },
-        ];
-        let message = PeerMessage::Sum { name, form: Form::Dense, in_slot };
-        let is_told = len == 0 || near.post(&message, &places);
-        let copy = (!is_told).then(|| Payload::dense(claim.as_slice(len).into()));
-        self.sums[self.rank] = Some(ChunkSum::Own { claim, in_slot });
-        copy
+        let range = self.own_range();
+        if let Some(mut claim) = near.sum_block(self.exchange, in_slot) {
+            add_dense(claim.numbers(range.len()), &self.slices(parts, range.clone()));
+            let places = [
+                Place { is_floats: true, start: claim.place(), len: range.len() },
+                Place { is_floats: true, start: 0, len: 0 },
+            ];
+            let message = PeerMessage::Sum { name, form: Form::Dense, in_slot };
+            if range.is_empty() || near.post(&message, &places) {
+                self.sums[self.rank] = Some(ChunkSum::Own { claim, in_slot });
+                return true;
+            }
+        }
+        let mut total = std::mem::take(self.total());
+        add_dense(&mut total[range.clone()], &self.slices(parts, range.clone()));
+        self.total = Some(total);
+        self.sums[self.rank] = Some(ChunkSum::Placed(range.len()));
+        false
     }
 
-    fn add_here(&self, parts: &[Option<Held>]) -> Payload {
-        let mut sum = Vector::pooled(&self.pool, self.own_range().len());
-        self.add_into(&mut sum, parts, self.own_range());
-        Payload::dense(sum)
+    /// Adds pieces that have come from all members, and sends their sums to `far`; returns whether those were all.
+    fn add_pieces(&mut self, name: ExchangeName, far: &[WorkerId], effects: &mut Effects) -> bool {
+        let range = self.added_range();
+        while self.added < range.len() {
+            let Parts::Dense(parts) = &self.parts else { return false };
+            let has_come = |part: &Option<Held>| match part {
+                Some(Held::Pieces(pieces)) => pieces.received == 0 || !pieces.waiting.is_empty(),
+                _ => true,
+            };
+            if !parts.iter().all(has_come) {
+                return false;
+            }
+            let from = range.start + self.added;
+            let piece = from..range.end.min(from + PIECE);
+            let mut total = std::mem::take(self.total());
+            let Parts::Dense(parts) = &self.parts else { return false };
+            add_dense(&mut total[piece.clone()], &self.slices(parts, piece.clone()));
+            self.total = Some(total);
+            if let Parts::Dense(parts) = &mut self.parts {
+                for part in parts.iter_mut().flatten() {
+                    if let Held::Pieces(pieces) = part {
+                        pieces.waiting.pop_front();
+                    }
+                }
+            }
+            self.added += piece.len();
+            if !self.is_pair() {
+                self.send_pieces(name, piece, far, effects);
+            }
+        }
+        self.parts = Parts::Added;
+        if !self.is_pair() {
+            self.sums[self.rank] = Some(ChunkSum::Placed(range.len()));
+        }
+        true
     }
 
-    fn add_into(&self, into: &mut [f32], parts: &[Option<Held>], range: Range<usize>) {
+    /// These numbers of all members that have any, in rank order. Of numbers that come in pieces they are the next piece.
+    fn slices<'a>(&self, parts: &'a [Option<Held>], range: Range<usize>) -> Vec<&'a [f32]> {
         let entries = self.entries.iter().flatten().zip(parts.iter().flatten());
-        let parts: Vec<&[f32]> = entries
-            .filter(|((_, length, _), _)| *length > 0)
-            .filter_map(|(_, part)| match part {
-                Held::Chunk(chunk) => Some(chunk.as_slice()),
-                Held::Whole(payload) => match &payload.learned {
-                    Encoded::Dense(all) => Some(&all[range.clone()]),
-                    _ => None,
-                },
-            })
-            .collect();
-        add_dense(into, &parts);
+        let slice = |part: &'a Held| match part {
+            Held::Whole(payload) => match &payload.learned {
+                Encoded::Dense(all) => Some(&all[range.clone()]),
+                _ => None,
+            },
+            Held::Chunk { first, numbers } => {
+                Some(&numbers[range.start - first..range.end - first])
+            }
+            Held::Pieces(pieces) => pieces.waiting.front().map(|piece| piece.as_slice()),
+        };
+        let has_numbers = entries.filter(|((_, length, _), _)| *length > 0);
+        has_numbers.filter_map(|(_, part)| slice(part)).collect()
+    }
+
+    /// Sends these numbers of the sum.
+    fn send_pieces(
+        &self,
+        name: ExchangeName,
+        range: Range<usize>,
+        to: &[WorkerId],
+        effects: &mut Effects,
+    ) {
+        let Some(total) = self.total.as_ref().filter(|_| !to.is_empty() && !range.is_empty())
+        else {
+            return;
+        };
+        let before = self.own_range().start;
+        for piece in pieces(range) {
+            let mut numbers = Vector::pooled(&self.pool, piece.len());
+            numbers.copy_from_slice(&total[piece.clone()]);
+            let load = Load::Payload(Arc::new(Payload::dense(numbers)));
+            let message = match piece.start - before {
+                0 => PeerMessage::Sum { name, form: Form::Dense, in_slot: false },
+                start => PeerMessage::Piece { name, start: start as u64, of_sum: true },
+            };
+            effects.sends.extend(to.iter().map(|who| (*who, message.clone(), load.clone())));
+        }
     }
 
     /// The length of the sum; 0 if no member had anything to add.
@@ -349,8 +518,12 @@ impl Chunked {
 
     pub fn is_complete(&self) -> bool {
         let have_entered = self.entries.iter().all(Option::is_some);
-        let has_sum = |rank: usize| self.sums[rank].is_some() || self.sum_lengths(rank) == (0, 0);
-        let has_all = self.total.is_some() || (0..self.members()).all(has_sum);
+        let has_sum = |rank: usize| match &self.sums[rank] {
+            Some(ChunkSum::Placed(count)) => *count == self.sum_lengths(rank).0,
+            Some(_) => true,
+            None => self.sum_lengths(rank) == (0, 0),
+        };
+        let has_all = self.added == self.shape.size() || (0..self.members()).all(has_sum);
         have_entered && (self.length() == 0 || has_all)
     }
 
@@ -359,9 +532,9 @@ impl Chunked {
         view: Arc<View>,
         mut near: Option<&mut Near>,
     ) -> Result<ExchangeResult, Violation> {
-        let vector = match (self.length(), self.total.take()) {
-            (0, _) => Vector::new(),
-            (_, Some(total)) => total,
+        let vector = match self.length() {
+            0 => Vector::new(),
+            _ if self.is_pair() && self.added > 0 => self.total.take().unwrap_or_default(),
             _ => match self.read_in_place(&view, near.as_deref_mut()) {
                 Some(vector) => vector,
                 None => self.copy_out()?,
@@ -381,7 +554,7 @@ impl Chunked {
         let near = near?;
         let is_in_slot = |(rank, sum): (usize, &Option<ChunkSum>)| match sum {
             Some(ChunkSum::Own { in_slot, .. } | ChunkSum::There { in_slot, .. }) => *in_slot,
-            Some(ChunkSum::Here(_)) => false,
+            Some(ChunkSum::Here(_) | ChunkSum::Placed(_)) => false,
             None => self.sum_lengths(rank) == (0, 0),
         };
         if !self.sums.iter().enumerate().all(is_in_slot) {
@@ -403,10 +576,10 @@ impl Chunked {
         }
     }
 
-    fn copy_out(&self) -> Result<Vector, Violation> {
+    fn copy_out(&mut self) -> Result<Vector, Violation> {
         let (shape, n) = (self.shape, self.members());
         if self.is_dense() {
-            let mut vector = Vector::pooled(&self.pool, shape.size());
+            let mut vector = std::mem::take(self.total());
             for (j, sum) in self.sums.iter().enumerate() {
                 let into = &mut vector[dense_chunk(shape.size(), n, j)];
                 let len = into.len();
@@ -415,11 +588,8 @@ impl Chunked {
                     Some(ChunkSum::There { there, .. }) => {
                         into.copy_from_slice(&there.dense(0..len).ok_or(WRONG_SUM)?);
                     }
-                    Some(ChunkSum::Here(payload)) => match &payload.learned {
-                        Encoded::Dense(values) => into.copy_from_slice(values),
-                        _ => return Err(WRONG_SUM),
-                    },
-                    None => {}
+                    Some(ChunkSum::Here(_)) => return Err(WRONG_SUM),
+                    Some(ChunkSum::Placed(_)) | None => {}
                 }
             }
             return Ok(vector);

@@ -177,7 +177,7 @@ fn sums_have_the_bits_of_a_meeting_in_one_place() {
         let mut dice = Dice::keyed(&[seed, 1]);
         let codec = codecs[seed as usize % codecs.len()];
         let host = [Host::None, Host::All, Host::Parity][seed as usize / codecs.len() % 3];
-        let size = [50, 5000, 70_001][dice.below(3) as usize];
+        let size = [50, 5000, 70_001, 300_000][dice.below(4) as usize];
         let shape = shape(codec, size);
         let n = 1 + dice.below(6) as usize;
         let entries: Vec<Entry> = (0..n)
@@ -263,6 +263,71 @@ fn parts_of_closed_views_are_dropped_and_wrong_ones_refused() {
         let is_kept = member.receive(peer, chunk_message(name, 0), dense(0)).is_ok();
         assert!(is_kept && member.count() <= 2, "exchanges that are over by now are forgotten");
     }
+}
+
+#[test]
+fn pieces_come_in_order_and_none_is_longer_or_shorter_than_it_must_be() {
+    // Two whole pieces and a short one.
+    let shape = shape(Codec::Dense, 2 * PIECE + 5);
+    let name = ExchangeName { view: view(2).name(), exchange: 7 };
+    let first = || (chunk_message(name, shape.size() as u64), dense(PIECE));
+    let piece = |of_sum, start: usize, values| {
+        (PeerMessage::Piece { name, start: start as u64, of_sum }, dense(values))
+    };
+    let good = || vec![first(), piece(false, PIECE, PIECE), piece(false, 2 * PIECE, 5)];
+    let replaced = |at: usize, by: Vec<(PeerMessage, Vec<Segment>)>| {
+        let mut all = good();
+        all.splice(at.., by);
+        all
+    };
+    let cases = [
+        (good(), true),
+        (replaced(0, vec![piece(false, 0, PIECE)]), false),
+        (replaced(0, vec![(chunk_message(name, shape.size() as u64), dense(5))]), false),
+        (replaced(0, vec![(chunk_message(name, shape.size() as u64), dense(PIECE + 1))]), false),
+        (replaced(0, vec![(chunk_message(name, 0), dense(PIECE))]), false),
+        (replaced(1, vec![piece(false, 0, PIECE)]), false),
+        (replaced(1, vec![piece(false, PIECE, PIECE - 1)]), false),
+        (replaced(1, vec![piece(false, PIECE, PIECE + 1)]), false),
+        (replaced(1, vec![piece(false, usize::MAX, PIECE)]), false),
+        (replaced(2, vec![piece(false, 2 * PIECE, 0)]), false),
+        (replaced(2, vec![piece(true, 2 * PIECE, 5)]), false),
+        // What comes after the end is not looked at.
+        (replaced(0, vec![(chunk_message(name, 0), dense(0)), piece(false, 0, PIECE)]), true),
+        (replaced(3, vec![piece(false, 2 * PIECE + 5, 5)]), true),
+    ];
+    for (i, (messages, is_right)) in cases.into_iter().enumerate() {
+        for enters_first in [true, false] {
+            let mut member = Exchanges::new(WorkerId(0), shape, None);
+            let mine = dense_entries(2, shape.size(), 7).swap_remove(0);
+            let (mut done, mut wrong) = (0, 0);
+            if enters_first {
+                member.enter(Ticket(0), view(2), 7, mine.clone());
+            }
+            for (message, segments) in messages.clone() {
+                match member.receive(WorkerId(1), message, segments) {
+                    Ok(effects) => done += effects.done.len(),
+                    Err(_) => wrong += 1,
+                }
+            }
+            if !enters_first {
+                let effects = member.enter(Ticket(0), view(2), 7, mine);
+                (done, wrong) = (done + effects.done.len(), wrong + effects.wrong.len());
+            }
+            assert_eq!((done == 1, wrong == 0), (is_right, is_right), "case {i}, {enters_first}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_can_send_only_so_much_before_this_member_enters() {
+    let shape = shape(Codec::Dense, 2 * PIECE + 5);
+    let name = ExchangeName { view: view(2).name(), exchange: 7 };
+    let mut member = Exchanges::new(WorkerId(0), shape, None);
+    let piece = || PeerMessage::Piece { name, start: 0, of_sum: false };
+    let is_taken = |_: &usize| member.receive(WorkerId(1), piece(), dense(1)).is_ok();
+
+    assert_eq!((0..1000).take_while(is_taken).count(), 6);
 }
 
 /// Entries of one dense exchange; the numbers depend on the member and the exchange.
@@ -389,7 +454,7 @@ fn a_board_whose_notices_nobody_reads_fills_up_and_links_take_over() {
     let entry = dense_entries(2, shape.size(), 2000).swap_remove(1);
     let effects = members[1].enter(Ticket(1), view(2), 2000, entry);
 
-    assert_eq!(effects.sends.len(), 1, "by a frame instead");
+    assert_eq!(effects.sends.len(), 2, "by frames instead, one for each piece");
     let effects = members[0].look();
     assert!(effects.wrong.is_empty() && members[0].count() == 2, "{:?}", effects.wrong);
 }

@@ -6,6 +6,7 @@
 mod links;
 mod near;
 mod reads;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Interest, Poll, Token};
 use paceline_identity::{Credentials, peer_server};
 use paceline_learn::Vector;
 use paceline_learn::kernels::Pool;
@@ -32,6 +33,7 @@ use super::shelves::{OwnShelves, Waiting};
 
 use links::{hello, shows};
 use near::{Neighbors, SharedExchanges};
+use turns::Links;
 
 pub use near::GradientMemory;
 
@@ -124,7 +126,7 @@ pub struct Mesh {
     commands: Sender<Command>,
     wake: Wake,
     /// `None` if another crate serves the links.
-    exchanges: Option<SharedExchanges>,
+    links: Option<(Arc<Links>, SharedExchanges)>,
     pub shelves: Arc<OwnShelves>,
     thread: Option<JoinHandle<()>>,
 }
@@ -154,13 +156,12 @@ impl Mesh {
         wake: Wake,
         shelves: Arc<OwnShelves>,
     ) -> Mesh {
-        Mesh { commands, wake, exchanges: None, shelves, thread: None }
+        Mesh { commands, wake, links: None, shelves, thread: None }
     }
 
     pub fn start(config: MeshConfig) -> io::Result<Mesh> {
         let (commands, todo) = mpsc::channel();
         let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), WAKE)?;
         let shelves = Arc::<OwnShelves>::default();
         config.listener.set_nonblocking(true)?;
         let mut listener = mio::net::TcpListener::from_std(config.listener.try_clone()?);
@@ -179,7 +180,10 @@ impl Mesh {
             pool: exchanges.lock().pool.clone(),
             exchanges: exchanges.clone(),
             neighbors,
-            spins_until: None,
+            events: Events::with_capacity(turns::EVENTS),
+            told: vec![],
+            has_ended: false,
+            wakes_at: None,
             limits: Limits::for_replica(config.shape.size()),
             config,
             poll,
@@ -199,13 +203,10 @@ impl Mesh {
             collects: BTreeMap::new(),
             dirty: BTreeSet::new(),
         };
-        let thread =
-            std::thread::Builder::new().name("links".into()).spawn(move || serving.run())?;
-        let wake: Wake = Arc::new(move || {
-            // A thread that cannot be woken has ended.
-            let _ = waker.wake();
-        });
-        Ok(Mesh { commands, wake, exchanges: Some(exchanges), shelves, thread: Some(thread) })
+        let (links, thread) = Links::start(serving)?;
+        let woken = links.clone();
+        let wake: Wake = Arc::new(move || woken.wake());
+        Ok(Mesh { commands, wake, links: Some((links, exchanges)), shelves, thread: Some(thread) })
     }
 
     pub fn handle(&self) -> MeshHandle {
@@ -216,28 +217,39 @@ impl Mesh {
         self.handle().give(command);
     }
 
-    /// Enters an exchange. If all members share memory and the sum is short, this thread does it all, without waking another one;
-    /// what is left is done by the thread of the links.
+    /// Enters an exchange. A short one is entered on this thread, without waking another one: all of it if all members share memory,
+    /// else as far as the sockets take it. What is left is done by the thread of the links, or in [`next`](Self::next).
     pub fn exchange(&self, ticket: Ticket, view: Arc<View>, number: u64, entry: Entry) {
-        let entered = match &self.exchanges {
-            Some(exchanges) => exchanges.enter_here(ticket, view, number, entry),
-            None => Err((view, entry)),
+        let command = |view, entry| Command::Exchange { ticket, view, number, entry };
+        let Some((links, exchanges)) = &self.links else { return self.give(command(view, entry)) };
+        let entered = exchanges.enter_here(ticket, view, number, entry);
+        let (view, entry) = match entered {
+            Ok(effects) if effects.is_empty() => return,
+            Ok(effects) => return self.give(Command::CarryOut(effects)),
+            Err(it) => it,
         };
-        match entered {
-            Ok(effects) if effects.is_empty() => {}
-            Ok(effects) => self.give(Command::CarryOut(effects)),
-            Err((view, entry)) => self.give(Command::Exchange { ticket, view, number, entry }),
+        let (is_short, spins) = (exchanges.is_short(number), exchanges.spins(&view));
+        let command = command(view, entry);
+        let left = if is_short { links.enter_here(command, spins) } else { Some(command) };
+        left.into_iter().for_each(|command| self.give(command));
+    }
+
+    /// What happens next; `None` if nothing can any more.
+    pub fn next(&self, inbox: &Receiver<Event>) -> Option<Event> {
+        match &self.links {
+            Some((links, _)) => links.next(inbox),
+            None => inbox.recv().ok(),
         }
     }
 
     /// Whether all other members read this one's memory.
     pub fn is_near(&self, view: &View) -> bool {
-        self.exchanges.as_ref().is_some_and(|exchanges| exchanges.lock().is_near(view))
+        self.links.as_ref().is_some_and(|(_, exchanges)| exchanges.lock().is_near(view))
     }
 
     /// Memory in which peers of this host can read gradients; `None` if they share none.
     pub fn gradient_memory(&self) -> Option<GradientMemory> {
-        self.exchanges.as_ref().and_then(SharedExchanges::gradient_memory)
+        self.links.as_ref().and_then(|(_, exchanges)| exchanges.gradient_memory())
     }
 }
 
@@ -248,12 +260,11 @@ impl Drop for Mesh {
     }
 }
 
-const WAKE: Token = Token(0);
-const LISTEN: Token = Token(1);
+const LISTEN: Token = Token(0);
 /// A peer of this host has passed its segment; a peer wants this process to look at its board.
-const DOOR: Token = Token(2);
-const BELL: Token = Token(3);
-const FIRST_LINK: usize = 4;
+const DOOR: Token = Token(1);
+const BELL: Token = Token(2);
+const FIRST_LINK: usize = 3;
 
 /// A connection that has not said who it is may send this much.
 const STRANGER: Limits = Limits { head: 512, body: 0 };
@@ -276,8 +287,13 @@ struct Serving {
     /// Memory of vectors that arrive and are dropped.
     pool: Pool,
     neighbors: Option<Neighbors>,
-    /// Until then the sockets are looked at without waiting.
-    spins_until: Option<Instant>,
+    events: Events,
+    /// What the worker is to be told. It is told when nobody serves: woken earlier, it would find the links taken.
+    told: Vec<Event>,
+    /// Whether the worker's end of the mesh is gone.
+    has_ended: bool,
+    /// When the thread of the links wakes on its own.
+    wakes_at: Option<Instant>,
     conns: BTreeMap<usize, Conn>,
     next_token: usize,
     by_peer: BTreeMap<WorkerId, usize>,
@@ -338,56 +354,13 @@ struct Collecting {
 }
 
 impl Serving {
-    fn run(mut self) {
-        let mut events = Events::with_capacity(256);
-        loop {
-            let timeout = self.timeout();
-            if let Err(error) = self.poll.poll(&mut events, timeout)
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                return;
-            }
-            let ready: Vec<(Token, bool, bool)> = events
-                .iter()
-                .map(|it| {
-                    let (is_readable, is_writable) = (it.is_readable(), it.is_writable());
-                    let is_closed = it.is_read_closed() || it.is_error();
-                    (it.token(), is_readable || is_closed, is_writable)
-                })
-                .collect();
-            for (token, is_readable, is_writable) in ready {
-                match token {
-                    WAKE => {}
-                    LISTEN => self.accept(),
-                    DOOR => self.descriptors_arrive(),
-                    BELL => self.look(),
-                    Token(token) => self.serve(token, is_readable, is_writable),
-                }
-            }
-            while let Ok(command) = self.todo.try_recv() {
-                if matches!(command, Command::End) {
-                    return self.close_all();
-                }
-                self.obey(command);
-            }
-            self.dial_due();
-            self.flush();
+    fn happens(&mut self, token: Token, is_readable: bool, is_writable: bool) {
+        match token {
+            LISTEN => self.accept(),
+            DOOR => self.descriptors_arrive(),
+            BELL => self.look(),
+            Token(token) => self.serve(token, is_readable, is_writable),
         }
-    }
-
-    /// How long to wait for sockets. What peers answer within a few microseconds is not waited for: waking takes longer.
-    fn timeout(&mut self) -> Option<Duration> {
-        let now = Instant::now();
-        if self.spins_until.is_some_and(|until| now < until) {
-            return Some(Duration::ZERO);
-        }
-        self.spins_until = None;
-        self.next_wake().map(|at| at.saturating_duration_since(now))
-    }
-
-    /// Sends what is queued as far as the sockets take it, so that a goodbye is not lost.
-    fn close_all(mut self) {
-        self.flush();
     }
 
     fn obey(&mut self, command: Command) {
@@ -419,10 +392,7 @@ impl Serving {
             }
             Command::Orphaned => self.lose_unlinked(),
             Command::Exchange { ticket, view, number, entry } => {
-                let spins = self.exchanges.spins(&view);
                 let effects = self.exchanges.enter(ticket, view, number, entry);
-                let is_underway = !effects.sends.is_empty() && effects.done.is_empty();
-                self.spins_until = (spins && is_underway).then(|| Instant::now() + near::SPIN);
                 self.carry_out(effects);
             }
             Command::CarryOut(effects) => self.carry_out(effects),
@@ -448,8 +418,8 @@ impl Serving {
         }
     }
 
-    fn tell(&self, news: News) {
-        drop(self.config.events.send(Event::For { to: self.config.me, news }));
+    fn tell(&mut self, news: News) {
+        self.told.push(Event::For { to: self.config.me, news });
     }
 
     fn carry_out(&mut self, effects: Effects) {
@@ -513,24 +483,21 @@ impl Serving {
         if !is_readable {
             return;
         }
+        // One frame at a time: what a greeting allows to follow is larger than a stranger may send, and pieces of a sum are added while
+        // they are in the processor's cache.
         loop {
             let Some(conn) = self.conns.get_mut(&token) else { return };
-            let is_known = matches!(conn.standing, Standing::Peer(_));
-            let (arrived, result) = conn.link.read(!is_known);
-            let is_greeted = !is_known && !arrived.is_empty();
+            let frame = conn.link.read();
             if conn.link.wire.wants_write() {
                 self.dirty.insert(token);
             }
-            for frame in arrived {
-                if self.receive(token, frame).is_none() {
-                    return self.close(token);
-                }
-            }
-            if result.is_err() {
+            let is_right = match frame {
+                Ok(Some(frame)) => self.receive(token, frame).is_some(),
+                Ok(None) => return,
+                Err(_) => false,
+            };
+            if !is_right {
                 return self.close(token);
-            }
-            if !is_greeted {
-                return;
             }
         }
     }
@@ -559,12 +526,11 @@ impl Serving {
         };
         match message {
             PeerMessage::Hello { .. } => None,
-            PeerMessage::Entry { .. } | PeerMessage::Chunk { .. } | PeerMessage::Sum { .. } => {
+            PeerMessage::Entry { .. }
+            | PeerMessage::Chunk { .. }
+            | PeerMessage::Sum { .. }
+            | PeerMessage::Piece { .. } => {
                 let effects = self.exchanges.lock().receive(from, message, frame.segments).ok()?;
-                // While one part arrives the next is not far.
-                let is_done = !effects.done.is_empty();
-                self.spins_until =
-                    self.spins_until.filter(|_| !is_done).map(|_| Instant::now() + near::SPIN);
                 self.carry_out(effects);
                 Some(())
             }

@@ -39,7 +39,7 @@ pub struct SharedExchanges {
 pub const SPIN: Duration = Duration::from_micros(30);
 /// So long it looks if a peer had to be woken last time: that peer is late, and if it is not waited for it will be early next time, wait
 /// in vain and have to be woken again.
-const SPIN_LATE: Duration = Duration::from_micros(120);
+pub const SPIN_LATE: Duration = Duration::from_micros(120);
 /// Longer vectors are added by the thread of the links: the worker has other things to do meanwhile.
 const SERVED_HERE: usize = 1 << 20;
 
@@ -99,6 +99,11 @@ impl SharedExchanges {
         self.cores >= view.members.len()
     }
 
+    /// Whether a worker adds with others on its own thread.
+    pub fn is_short(&self, number: u64) -> bool {
+        4 * self.size <= SERVED_HERE && number > 0
+    }
+
     /// Enters on the worker's own thread if that is all it takes; returns what is left to do.
     pub fn enter_here(
         &self,
@@ -107,8 +112,7 @@ impl SharedExchanges {
         number: u64,
         entry: Entry,
     ) -> Result<Effects, (Arc<View>, Entry)> {
-        let is_short = 4 * self.size <= SERVED_HERE && number > 0;
-        if !is_short || self.segment.is_none() || !self.lock().is_near(&view) {
+        if !self.is_short(number) || self.segment.is_none() || !self.lock().is_near(&view) {
             return Err((view, entry));
         }
         let mut effects = self.enter(ticket, view, number, entry);
