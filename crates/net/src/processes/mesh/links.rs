@@ -90,6 +90,10 @@ impl Serving {
     }
 
     pub(super) fn dial_due(&mut self) {
+        if self.dials.is_empty() && self.conns.len() == self.by_peer.len() {
+            // All connections are links to peers.
+            return;
+        }
         let now = Instant::now();
         let is_late = |conn: &Conn| self.gives_up_at(conn).is_some_and(|at| at <= now);
         let late: Vec<usize> =

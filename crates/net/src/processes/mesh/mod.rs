@@ -288,7 +288,7 @@ struct Serving {
     pool: Pool,
     neighbors: Option<Neighbors>,
     events: Events,
-    /// What the worker is to be told. It is told when nobody serves: woken earlier, it would find the links taken.
+    /// What the worker is to be told at the end of a turn.
     told: Vec<Event>,
     /// Whether the worker's end of the mesh is gone.
     has_ended: bool,
@@ -582,3 +582,6 @@ impl Serving {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,8 +7,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
@@ -20,13 +21,13 @@ use super::{Command, Serving};
 
 /// The links of one process, which two threads serve in turns.
 pub struct Links {
-    serving: Mutex<Serving>,
+    /// `None` when the worker's end of the mesh is gone: then all links are closed.
+    serving: Mutex<Option<Serving>>,
     /// Of the poll that the thread of the links waits on.
     registry: Registry,
     /// The poll that watches the sockets.
     sockets: RawFd,
     waker: Waker,
-    to_worker: Sender<Event>,
     /// Whether the worker serves, and the thread of the links is not woken by sockets.
     is_served_here: AtomicBool,
     /// Whether a peer was late last time.
@@ -36,31 +37,26 @@ pub struct Links {
 const WAKE: Token = Token(0);
 const SOCKETS: Token = Token(1);
 
-/// What the poll of the links watches the sockets for, while they are the worker's: such an event never comes.
+/// What the poll of the links watches the sockets for while they are the worker's: such an event never comes.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const NOTHING: Option<Interest> = Some(Interest::PRIORITY);
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const NOTHING: Option<Interest> = None;
 
+/// How often a worker tries to have the links, while the other thread is about to let go of them.
+const TRIES: usize = 64;
+
 impl Links {
     /// Starts the thread that serves while the worker does not.
-    pub fn start(serving: Serving) -> io::Result<(Arc<Links>, std::thread::JoinHandle<()>)> {
+    pub fn start(serving: Serving) -> io::Result<(Arc<Links>, JoinHandle<()>)> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
         let sockets = serving.poll.as_raw_fd();
         let registry = poll.registry().try_clone()?;
         registry.register(&mut SourceFd(&sockets), SOCKETS, Interest::READABLE)?;
         let (is_served_here, was_slow) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (to_worker, serving) = (serving.config.events.clone(), Mutex::new(serving));
-        let links = Arc::new(Links {
-            serving,
-            registry,
-            sockets,
-            waker,
-            to_worker,
-            is_served_here,
-            was_slow,
-        });
+        let serving = Mutex::new(Some(serving));
+        let links = Arc::new(Links { serving, registry, sockets, waker, is_served_here, was_slow });
         let served = links.clone();
         let thread = std::thread::Builder::new().name("links".into());
         let thread = thread.spawn(move || served.serve(poll))?;
@@ -72,54 +68,46 @@ impl Links {
         let _ = self.waker.wake();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Serving> {
-        self.serving.lock().expect("no holder panics")
-    }
-
     /// What the thread of the links does.
     fn serve(&self, mut poll: Poll) {
         let mut events = Events::with_capacity(2);
         let mut timeout = None;
         loop {
-            if let Err(error) = poll.poll(&mut events, timeout)
-                && error.kind() != io::ErrorKind::Interrupted
-            {
+            let polled = poll.poll(&mut events, timeout);
+            let mut serving = self.serving.lock().expect("no holder panics");
+            let Some(links) = serving.as_mut() else { return };
+            while links.turn().is_full {}
+            let is_broken = polled.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);
+            if links.has_ended || is_broken {
+                *serving = None;
                 return;
             }
-            let mut serving = self.lock();
-            while serving.turn().is_full {}
-            if serving.has_ended {
-                return;
-            }
-            serving.wakes_at = serving.next_wake();
-            timeout = serving.wakes_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let told = std::mem::take(&mut serving.told);
-            drop(serving);
-            self.tell(told);
+            links.wakes_at = links.next_wake();
+            timeout = links.wakes_at.map(|at| at.saturating_duration_since(Instant::now()));
         }
     }
 
-    fn tell(&self, told: Vec<Event>) {
-        for event in told {
-            // Nobody listens any more when the worker has ended.
-            drop(self.to_worker.send(event));
-        }
+    /// The links, unless the other thread serves them for longer than a moment.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Option<Serving>>> {
+        (0..TRIES).find_map(|_| {
+            std::hint::spin_loop();
+            self.serving.try_lock().ok()
+        })
     }
 
     /// Enters an exchange on the worker's own thread; returns the command if the other one serves just now. `looks`: the answer is worth
     /// waiting for without sleeping.
     pub fn enter_here(&self, command: Command, looks: bool) -> Option<Command> {
-        let Ok(mut serving) = self.serving.try_lock() else { return Some(command) };
+        let Some(mut serving) = self.try_lock() else { return Some(command) };
+        let Some(links) = serving.as_mut() else { return Some(command) };
         if looks {
             self.take_over();
         }
         // What the coordinator ordered before comes first.
-        serving.obey_all();
-        serving.obey(command);
-        serving.flush();
-        let told = std::mem::take(&mut serving.told);
-        drop(serving);
-        self.tell(told);
+        links.obey_all();
+        links.obey(command);
+        links.flush();
+        links.tell_all();
         None
     }
 
@@ -134,15 +122,15 @@ impl Links {
     }
 
     fn serve_here(&self, inbox: &Receiver<Event>) -> Option<Event> {
-        let mut serving = self.serving.try_lock().ok()?;
+        let mut serving = self.try_lock()?;
+        let links = serving.as_mut()?;
         let was_slow = self.was_slow.load(Ordering::Relaxed);
         let mut until = Instant::now() + if was_slow { SPIN_LATE } else { SPIN };
         let found = loop {
             if let Ok(event) = inbox.try_recv() {
                 break Some(event);
             }
-            let turn = serving.turn();
-            serving.told.drain(..).for_each(|event| drop(self.to_worker.send(event)));
+            let turn = links.turn();
             let now = Instant::now();
             if turn.happens {
                 // While one part arrives the next is not far.
@@ -154,9 +142,9 @@ impl Links {
         };
         // Once only: a peer that is still computing is not waited for in vain in every exchange.
         self.was_slow.store(found.is_none() && !was_slow, Ordering::Relaxed);
-        let wakes_at = serving.next_wake();
-        let is_sooner = wakes_at.is_some_and(|at| serving.wakes_at.is_none_or(|set| at < set));
-        if is_sooner || serving.has_ended {
+        let wakes_at = links.next_wake();
+        let is_sooner = wakes_at.is_some_and(|at| links.wakes_at.is_none_or(|set| at < set));
+        if is_sooner || links.has_ended {
             self.wake();
         }
         found
@@ -205,7 +193,16 @@ impl Serving {
         let has_obeyed = self.obey_all();
         self.dial_due();
         self.flush();
+        self.tell_all();
         Turn { happens: count > 0 || has_obeyed, is_full: was_interrupted || count == EVENTS }
+    }
+
+    /// Tells the worker what has happened. It is told at the end of a turn: woken earlier, it would find the links taken.
+    fn tell_all(&mut self) {
+        for event in self.told.drain(..) {
+            // Nobody listens any more when the worker has ended.
+            drop(self.config.events.send(event));
+        }
     }
 
     /// Obeys all commands; returns whether there were any.

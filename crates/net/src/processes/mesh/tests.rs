@@ -1,0 +1,108 @@
+//! Meshes of one process, over real sockets.
+
+use std::net::TcpListener;
+use std::sync::mpsc;
+
+use paceline_runtime::codec::{Codec, Payload};
+use paceline_runtime::coordination::Word;
+use paceline_runtime::wire::Tail;
+
+use super::*;
+
+struct Member {
+    mesh: Mesh,
+    inbox: Receiver<Event>,
+    words: Receiver<Up>,
+}
+
+/// Members of one view whose links are made by and by.
+fn members(n: u32, size: usize) -> (Vec<Member>, Arc<View>) {
+    let listeners: Vec<TcpListener> =
+        (0..n).map(|_| TcpListener::bind(("127.0.0.1", 0)).expect("there is a port")).collect();
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().map(|it| it.local_addr().expect("it is bound")).collect();
+    let view = View { incarnation: 1, number: 1, members: (0..n).map(WorkerId).collect() };
+    let view = Arc::new(view);
+    let start = |(me, listener): (u32, TcpListener)| {
+        let ((events, inbox), (up, words)) = (mpsc::channel(), mpsc::channel());
+        let mesh = Mesh::start(MeshConfig {
+            me: WorkerId(me),
+            secret: [1, 2],
+            security: None,
+            listener,
+            shape: Shape { seed: 1, params: size, buffers: 0, codec: Codec::Dense },
+            shares_memory: false,
+            patience: Duration::from_secs(20),
+            clock: Clock::from(Duration::ZERO),
+            events,
+            up,
+        });
+        let mesh = mesh.expect("it starts");
+        for (who, address) in (0..).map(WorkerId).zip(&addresses) {
+            mesh.give(Command::Peer { who, address: *address });
+        }
+        let (view, lost) = (view.clone(), Arc::default());
+        mesh.give(Command::View { view, lost, closes: false });
+        Member { mesh, inbox, words }
+    };
+    ((0..n).zip(listeners).map(start).collect(), view)
+}
+
+impl Member {
+    fn sum(&mut self, view: &Arc<View>, number: u64, values: Vector) -> Vec<f32> {
+        let payload = Arc::new(Payload::dense(values));
+        let entry = Entry::Sum { payload, tail: Tail::default() };
+        self.mesh.exchange(Ticket(number), view.clone(), number, entry);
+        loop {
+            let event = self.mesh.next(&self.inbox).expect("the mesh lives");
+            if let Event::For { news: News::Summed { sum, .. }, .. } = event {
+                return sum.gradient.sum.to_vec();
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_of_every_length_follow_each_other_whoever_serves_the_links() {
+    // Whole entries, one piece, the longest that a worker serves, and one of the thread of the links, with two members and with more than cores.
+    for (n, size) in [(2, 1000), (2, 20_000), (2, 262_144), (2, 300_001), (5, 1000), (5, 400_000)] {
+        let (mut members, view) = members(n, size);
+        std::thread::scope(|scope| {
+            for (rank, member) in members.iter_mut().enumerate() {
+                let view = &view;
+                scope.spawn(move || {
+                    for number in 1..=20 {
+                        let value = |i: usize, rank: usize| (i % 89 + rank) as f32 * 0.37;
+                        let mine = (0..size).map(|i| value(i, rank)).collect();
+                        let sum = member.sum(view, number, mine);
+                        let expected =
+                            |i| (1..n as usize).fold(value(i, 0), |x, r| x + value(i, r));
+                        assert!(sum.iter().enumerate().all(|(i, x)| *x == expected(i)));
+                        if number % 7 == rank as u64 {
+                            // Now and then a member is late, and the others sleep.
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn links_close_with_their_mesh_though_somebody_can_still_give_it_commands() {
+    let (mut members, view) = members(2, 1000);
+    std::thread::scope(|scope| {
+        for member in &mut members {
+            scope.spawn(|| member.sum(&view, 1, Vector::zeros(1000)));
+        }
+    });
+    let handle = members[0].mesh.handle();
+
+    drop(members.remove(0));
+
+    let word = members[0].words.recv_timeout(Duration::from_secs(10));
+    let suspected = Word::Suspect { peer: WorkerId(0), view: 1 };
+    assert!(matches!(word, Ok(Up::Word(word)) if word == suspected));
+    handle.give(Command::Published);
+}
