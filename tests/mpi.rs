@@ -24,6 +24,10 @@ fn mpirun(ranks: usize) -> Command {
     command
 }
 
+fn is_launched_by(name: &str) -> bool {
+    std::env::var("PACELINE_MPIRUN").is_ok_and(|it| it.starts_with(name))
+}
+
 /// Trains on this many ranks.
 fn train(ranks: usize, arguments: &[&str]) -> Output {
     let mut command = mpirun(ranks);
@@ -88,8 +92,10 @@ fn recipes_that_read_no_clock_end_with_the_bits_of_the_simulator() {
 fn every_recipe_reaches_the_accuracy_that_it_has_on_threads() {
     for recipe in recipes() {
         let name = recipe.name.as_str();
+        // Batches of abs grow for as long as an exchange lasts: on a busy machine it makes a few large steps in ten epochs.
+        let epochs = if name == "abs" { "40" } else { "10" };
         // Workers of the speeds that threads emulate by default, so that recipes that read clocks read similar ones.
-        let flags = ["--strategy", name, "--epochs", "10", "--json", "--speeds", "4,4,2,1"];
+        let flags = ["--strategy", name, "--epochs", epochs, "--json", "--speeds", "4,4,2,1"];
 
         let real = result(name, &train(4, &flags));
 
@@ -138,7 +144,7 @@ fn one_rank_says_what_is_wrong_and_all_end_with_2() {
     once(&train(3, &["--epochs", "many"]), "error:");
 
     // Two programs in one job, with different arguments.
-    let is_slurm = std::env::var("PACELINE_MPIRUN").is_ok_and(|it| it.starts_with("srun"));
+    let is_slurm = is_launched_by("srun");
     if !is_slurm {
         let start =
             |epochs| [PROGRAM, "train", "--cluster", "mpi", "--no-save", "--epochs", epochs];
@@ -192,7 +198,7 @@ fn wait_for(what: &str, limit: Duration, mut is_there: impl FnMut() -> bool) {
 
 #[test]
 fn a_lost_rank_ends_the_job_which_resumes_on_fewer_ranks_and_on_every_other_cluster() {
-    if std::env::var("PACELINE_MPIRUN").is_ok_and(|it| it.starts_with("srun")) {
+    if is_launched_by("srun") {
         return; // Its ranks are no descendants of srun.
     }
     let saved = folder("lost");
@@ -215,8 +221,13 @@ fn a_lost_rank_ends_the_job_which_resumes_on_fewer_ranks_and_on_every_other_clus
     let stderr = job.stderr.as_mut().expect("it was piped");
     stderr.read_to_string(&mut err).expect("it is text");
     println!("ended {took:?} after the kill: {err}");
-    assert_eq!(err.matches("was lost").count(), 1, "{err}");
-    assert!(err.contains("the last checkpoint is"), "{err}");
+    if is_launched_by("mpirun.mpich") {
+        // It kills all ranks at once, so that none can say anything. What to do was said at the beginning.
+        assert!(err.contains("if a rank is lost, resume with"), "{err}");
+    } else {
+        assert_eq!(err.matches("was lost").count(), 1, "{err}");
+        assert!(err.contains("the last checkpoint is"), "{err}");
+    }
     let copies = folder("lost-copies");
     std::fs::create_dir_all(&copies).expect("it can be made");
     for name in ["threads", "processes", "machines"] {

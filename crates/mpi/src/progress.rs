@@ -438,34 +438,45 @@ impl Progress {
         Ok(())
     }
 
-    /// Sends what is left, waits until all ranks have, and ends MPI.
+    /// Sends what is left, waits until all ranks have, and ends MPI. Nothing may be on its way then: ranks that have come to MPI's end
+    /// receive nothing more, and a rank whose last word they have not received may wait for them for ever.
     fn finish(mut self) {
-        let is_over = |it: &mut Progress, barrier: &mut Option<Pending<()>>| {
-            it.turn()?;
-            if !it.streams.are_empty() {
-                return Ok(false);
+        // The first rank may still evaluate and write: ranks say that they live until all have come here, and then no more.
+        let is_over = self.meet(Duration::MAX, Progress::turn, |it| it.streams.are_empty())
+            && self.meet(self.patience, Progress::receive, |it| {
+                !it.beats.iter_mut().flatten().any(is_under_way)
+            });
+        if !is_over {
+            // Some rank is gone: MPI's end would wait for it.
+            std::mem::forget(self);
+        }
+    }
+
+    /// Takes turns until this rank is ready, and all others are; returns whether they were. If not, one of them is lost.
+    fn meet(
+        &mut self,
+        limit: Duration,
+        turn: impl Fn(&mut Progress) -> Result<bool, MpiError>,
+        is_ready: impl Fn(&mut Progress) -> bool,
+    ) -> bool {
+        let (mut barrier, since): (Option<Pending<()>>, _) = (None, Instant::now());
+        while since.elapsed() < limit && self.shared.loss().is_none() && turn(self).is_ok() {
+            if barrier.is_none() && is_ready(self) {
+                barrier = self.mpi.barrier().ok();
             }
-            if barrier.is_none() {
-                *barrier = Some(it.mpi.barrier()?);
-            }
-            barrier.as_mut().map_or(Ok(true), Pending::test)
-        };
-        let mut barrier = None;
-        // The first rank may still evaluate and write: it says that it lives meanwhile.
-        while self.shared.loss().is_none() {
-            match is_over(&mut self, &mut barrier) {
-                Ok(true) => {
-                    // Beats that were sent before the barrier.
-                    let _ = self.receive();
-                    return;
-                }
+            match barrier.as_mut().map_or(Ok(false), Pending::test) {
+                Ok(true) => return true,
                 Ok(false) => std::thread::sleep(NAP),
-                Err::<_, MpiError>(_) => break,
+                Err(_) => break,
             }
         }
-        // Some rank is gone: MPI's end would wait for it.
-        std::mem::forget((barrier, self));
+        std::mem::forget(barrier);
+        false
     }
+}
+
+fn is_under_way(beat: &mut Pending<Box<Beat>>) -> bool {
+    matches!(beat.test(), Ok(false))
 }
 
 impl Links {

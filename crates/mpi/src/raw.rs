@@ -129,7 +129,7 @@ impl Mpi {
         rank as c_int
     }
 
-    /// Starts to send. Messages to one rank with one tag arrive in order.
+    /// Starts to send; it is over when the other rank receives it. Messages to one rank with one tag arrive in order.
     pub fn send<K: Bytes>(
         &self,
         to: usize,
@@ -141,9 +141,10 @@ impl Mpi {
         let comm = self.messages.as_raw();
         start(kept, vec![], |_, request| {
             // SAFETY: `kept` owns the bytes, in a place that does not move, and nobody can change them.
-            let code =
-                unsafe { ffi::MPI_Isend(from, length, ffi::RSMPI_UINT8_T, to, tag, comm, request) };
-            check("MPI_Isend", code)
+            let code = unsafe {
+                ffi::MPI_Issend(from, length, ffi::RSMPI_UINT8_T, to, tag, comm, request)
+            };
+            check("MPI_Issend", code)
         })
     }
 
