@@ -86,6 +86,8 @@ fn run(
         })
         .map_err(|message| format!("refused: {message}\n{}", about()))?;
     prepared.plan.fingerprints = true;
+    // Hosts that read data ahead have samples dealt ahead.
+    prepared.plan.rounds_ahead = job.seed % 3;
     let (mut replicas_agree, mut traffic) = (ReplicasAgree::default(), Traffic::default());
     let (mut custody, mut gradients_once) = (Custody::default(), GradientsOnce::default());
     let mut liveness = Liveness::new(scenario, work(job, scenario, &prepared.plan));

@@ -185,8 +185,10 @@ fn hosts_on_threads_end_with_the_bits_of_the_engine() {
             let samples = |who| recorder.0.entries[&(WorkerId(who), last)].0;
             assert!(samples(0) > 2 * samples(3), "shares follow what hosts say");
         }
-        let prepared =
+        let mut prepared =
             if prepared.reads_clock() { prepared.replaying(recorder.0) } else { prepared };
+        // As for hosts on threads.
+        prepared.plan.rounds_ahead = 2;
         let own = simulate(&prepared, &uneven(), SimulateOptions::default()).expect("it ends");
         assert_eq!(own.params, trained.params, "{name}");
     }

@@ -47,6 +47,9 @@ impl Hosts {
     }
 }
 
+/// So many rounds of its samples a host can read ahead where that takes real time: the next share, also if it is twice this one.
+pub(crate) const ROUNDS_AHEAD: u64 = 2;
+
 /// The same job, with replicas that hosts hold.
 pub(crate) fn hosted(prepared: &Prepared) -> Prepared {
     let mut prepared = prepared.clone();

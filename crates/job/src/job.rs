@@ -283,6 +283,7 @@ impl Job {
             members_min: 1,
             initial: Arc::new(task.model.initial(self.seed)),
             replicas: Owner::Ours,
+            rounds_ahead: 0,
             blank: Arc::default(),
             layout,
             optimizer,

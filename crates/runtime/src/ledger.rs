@@ -6,6 +6,8 @@
 //!
 //! A position that is dealt to a synchronous member lies in the member's lane until a result holds it. When a
 //! result comes without that member, which is therefore lost or has left, its lane is free again.
+//!
+//! The end of a lane may be dealt ahead: nobody computes it yet, but its member can read it already. A share is first taken from there.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,6 +26,9 @@ pub struct Ledger {
     dealt: Spans,
     /// What is dealt to each member, in the order in which the member computes it.
     lanes: BTreeMap<WorkerId, Lane>,
+    /// How many positions at the end of each lane are dealt ahead of the shares.
+    #[serde(default)]
+    ahead: BTreeMap<WorkerId, u64>,
     #[serde(skip)]
     taken_below: TakenBelow,
 }
@@ -92,6 +97,20 @@ impl Lane {
         spans
     }
 
+    /// Takes the last `count` positions out of the lane, or all there are.
+    fn take_last(&mut self, count: u64) -> Spans {
+        let (mut taken, mut left) = (Spans::new(), count);
+        while let Some((from, to)) = self.0.back_mut().filter(|_| left > 0) {
+            let some = left.min(*to - *from);
+            (*to, left) = (*to - some, left - some);
+            taken.insert(*to, *to + some);
+            if from == to {
+                self.0.pop_back();
+            }
+        }
+        taken
+    }
+
     fn positions(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter().copied()
     }
@@ -104,6 +123,7 @@ impl Ledger {
             done: Spans::new(),
             dealt: Spans::new(),
             lanes: BTreeMap::new(),
+            ahead: BTreeMap::new(),
             taken_below: TakenBelow::default(),
         }
     }
@@ -134,8 +154,10 @@ impl Ledger {
         self.dealt.len()
     }
 
+    /// Whether positions are left for another share: free ones, or ones that are only dealt ahead.
     pub fn has_free(&self) -> bool {
-        self.done.len().saturating_add(self.dealt.len()) < self.total
+        let ahead: u64 = self.ahead.values().sum();
+        self.done.len().saturating_add(self.dealt.len()) < self.total.saturating_add(ahead)
     }
 
     /// Deals the first `count` free positions, or all of them if there are fewer.
@@ -185,6 +207,7 @@ impl Ledger {
     pub fn release_all(&mut self) {
         self.dealt = Spans::new();
         self.lanes.clear();
+        self.ahead.clear();
         self.taken_below = TakenBelow::default();
     }
 
@@ -216,20 +239,62 @@ impl Ledger {
         self.lanes.get(&worker)
     }
 
-    /// Deals the next positions: to each member its share, in the order of members.
-    pub fn deal_shares(&mut self, members: &[WorkerId], shares: &[u64]) {
-        for (member, share) in members.iter().zip(shares) {
-            let fresh = self.deal(*share);
-            self.lanes.entry(*member).or_default().push(&fresh);
-        }
+    /// Deals the next positions: to each member its share, in the order of members. What was dealt ahead to a member comes first.
+    /// Then deals ahead, until every member's lane holds `rounds` more shares of the same size.
+    pub fn deal_shares(&mut self, members: &[WorkerId], shares: &[u64], rounds: u64) {
+        self.deal_to(members.iter().copied().zip(shares.iter().copied()), rounds);
     }
 
-    /// Deals the next `total` positions to these members, evenly.
-    pub fn deal_evenly(&mut self, members: &[WorkerId], total: u64) {
-        for (rank, member) in members.iter().enumerate() {
-            let fresh = self.deal(even_share(total, members.len(), rank));
-            self.lanes.entry(*member).or_default().push(&fresh);
+    /// Deals the next `total` positions to these members, evenly; see [`deal_shares`](Self::deal_shares).
+    pub fn deal_evenly(&mut self, members: &[WorkerId], total: u64, rounds: u64) {
+        let share = |rank| even_share(total, members.len(), rank);
+        self.deal_to(members.iter().enumerate().map(|(rank, who)| (*who, share(rank))), rounds);
+    }
+
+    fn deal_to(&mut self, shares: impl Iterator<Item = (WorkerId, u64)> + Clone, rounds: u64) {
+        let mut missing = Vec::new();
+        for (member, share) in shares.clone() {
+            let ahead = self.ahead_of(member);
+            if ahead > 0 {
+                self.ahead.insert(member, ahead.saturating_sub(share));
+            }
+            missing.push((member, share.saturating_sub(ahead)));
         }
+        for (member, missing) in missing {
+            let mut fresh = self.deal(missing);
+            // If no position is free: what is dealt ahead to others is as good as free, because nobody has begun to compute it.
+            fresh.add(&self.take_ahead(missing - fresh.len()));
+            self.lanes.entry(member).or_default().push(&fresh);
+        }
+        // Round by round, so that equal shares are dealt as they would be one round after the other.
+        for round in 1..=rounds {
+            for (member, share) in shares.clone() {
+                let ahead = self.ahead_of(member);
+                let fresh = self.deal(round.saturating_mul(share).saturating_sub(ahead));
+                self.lanes.entry(member).or_default().push(&fresh);
+                self.ahead.insert(member, ahead + fresh.len());
+            }
+        }
+        self.ahead.retain(|_, ahead| *ahead > 0);
+    }
+
+    fn ahead_of(&self, member: WorkerId) -> u64 {
+        self.ahead.get(&member).copied().unwrap_or(0)
+    }
+
+    /// Takes `count` positions that are dealt ahead out of their lanes, the longest first, or all there are.
+    fn take_ahead(&mut self, count: u64) -> Spans {
+        let mut taken = Spans::new();
+        while taken.len() < count
+            && let Some((member, ahead)) = self.ahead.iter_mut().max_by_key(|(_, ahead)| **ahead)
+            && *ahead > 0
+        {
+            let some = (*ahead).min(count - taken.len());
+            *ahead -= some;
+            let lane = self.lanes.get_mut(member).expect("who has positions ahead has a lane");
+            taken.add(&lane.take_last(some));
+        }
+        taken
     }
 
     /// Fills every member's lane up to several rounds of its expected samples. Towards the end of the job
@@ -254,12 +319,13 @@ impl Ledger {
         let mut taken: Vec<(u64, u64)> = Vec::new();
         for (worker, count) in counts {
             let mut lane = lanes.remove(&worker).unwrap_or_default();
-            if lane.len() < count {
+            if lane.len() - self.ahead_of(worker) < count {
                 return None;
             }
             taken.extend(lane.take(count).intervals());
             self.lanes.insert(worker, lane);
         }
+        self.ahead.retain(|worker, _| self.lanes.contains_key(worker));
         for (from, to) in lanes.values().flat_map(Lane::positions) {
             self.dealt.remove(from, to);
             self.has_freed(Some(from));
@@ -279,6 +345,7 @@ impl Ledger {
             self.lanes.iter_mut().filter(of).map(|(worker, _)| *worker).collect();
         for worker in left {
             let lane = self.lanes.remove(&worker).unwrap_or_default();
+            self.ahead.remove(&worker);
             for (from, to) in lane.positions() {
                 self.dealt.remove(from, to);
                 self.has_freed(Some(from));
@@ -346,16 +413,17 @@ mod tests {
                     ledger.fill_lanes(expected.iter().copied());
                 } else {
                     let shares: Vec<_> = expected.iter().map(|(_, share)| *share).collect();
-                    ledger.deal_shares(&members, &shares);
+                    ledger.deal_shares(&members, &shares, dice.below(4));
                 }
                 if members.len() > 1 && dice.below(10) == 0 {
                     members.remove(dice.below(members.len() as u64) as usize);
                 }
                 let counts: Vec<_> = members
                     .iter()
-                    .map(|w| (*w, dice.below(1 + ledger.lane(*w).map_or(0, Lane::len))))
+                    .map(|w| (*w, ledger.lane(*w).map_or(0, Lane::len) - ledger.ahead_of(*w)))
+                    .map(|(w, dealt)| (w, dice.below(1 + dealt)))
                     .collect();
-                let spans = ledger.take(counts.into_iter()).expect("no count is above its lane");
+                let spans = ledger.take(counts.into_iter()).expect("no count is above its share");
                 assert!(seen.overlap(&spans).is_empty(), "seed {seed}");
                 seen.add(&spans);
                 if dice.below(10) == 0 {
@@ -369,16 +437,60 @@ mod tests {
     }
 
     #[test]
+    fn equal_shares_that_are_dealt_ahead_are_dealt_as_they_would_be_round_by_round() {
+        let members = [WorkerId(0), WorkerId(1), WorkerId(2)];
+        let (mut plain, mut early) = (Ledger::new(50), Ledger::new(50));
+        while !plain.is_done() {
+            plain.deal_shares(&members, &[4, 2, 1], 0);
+            early.deal_shares(&members, &[4, 2, 1], 2);
+
+            for (member, share) in members.into_iter().zip([4, 2, 1]) {
+                let drawn = |ledger: &Ledger| ledger.lane(member).map(|lane| lane.get(0, share));
+                assert_eq!(drawn(&plain), drawn(&early));
+            }
+            assert_eq!(plain.has_free(), early.has_free());
+            let counts: Vec<_> = members.iter().map(|who| (*who, plain.lanes[who].len())).collect();
+            plain.take(counts.iter().copied());
+            early.take(counts.into_iter());
+        }
+        assert!(early.is_done());
+    }
+
+    #[test]
+    fn what_is_dealt_ahead_stays_with_its_member_and_goes_to_others_when_nothing_else_is_left() {
+        let [a, b] = [WorkerId(0), WorkerId(1)];
+        let mut ledger = Ledger::new(26);
+        ledger.deal_shares(&[a, b], &[4, 4], 2);
+        let ahead = |ledger: &Ledger, who| ledger.lane(who).map(|lane: &Lane| lane.get(4, 8));
+        let (of_a, of_b) = (ahead(&ledger, a), ahead(&ledger, b));
+        ledger.take([(a, 4), (b, 4)].into_iter());
+
+        // Other shares: everybody begins with what it knew.
+        ledger.deal_shares(&[a, b], &[6, 2], 2);
+        assert_eq!(ledger.lane(a).map(|lane| lane.get(0, 8)), of_a);
+        assert_eq!(ledger.lane(b).map(|lane| lane.get(0, 8)), of_b);
+        ledger.take([(a, 6), (b, 2)].into_iter());
+        assert!(ledger.has_free() && ledger.ahead[&b] == 6, "{ledger:?}");
+
+        // 10 positions are left, 6 of them in the lane of b; a takes what b does not need.
+        ledger.deal_shares(&[a, b], &[8, 2], 2);
+        assert_eq!([a, b].map(|who| ledger.lanes[&who].len()), [8, 2]);
+        assert!(!ledger.has_free());
+        ledger.take([(a, 8), (b, 2)].into_iter());
+        assert!(ledger.is_done());
+    }
+
+    #[test]
     fn a_lost_member_frees_its_positions_when_a_result_comes_without_it() {
         let [a, b] = [WorkerId(0), WorkerId(1)];
         let mut ledger = Ledger::new(12);
-        ledger.deal_shares(&[a, b], &[2, 2]);
-        ledger.deal_shares(&[a, b], &[2, 2]);
+        ledger.deal_shares(&[a, b], &[2, 2], 0);
+        ledger.deal_shares(&[a, b], &[2, 2], 0);
 
         let taken = ledger.take([(a, 2)].into_iter()).expect("a has drawn that many");
 
         assert_eq!(taken.intervals(), [(0, 2)]);
-        ledger.deal_shares(&[a], &[5]);
+        ledger.deal_shares(&[a], &[5], 0);
         let lane = ledger.lane(a).expect("a has a lane");
         assert_eq!(lane.0, [(4, 6), (2, 4), (6, 9)], "what was dealt first comes first");
         assert_eq!(lane.get(2, 3).intervals(), [(2, 4), (6, 7)]);

@@ -25,6 +25,9 @@ pub struct Plan {
     pub initial: Arc<Vector>,
     /// Who holds the workers' replicas and optimizers.
     pub replicas: Owner,
+    /// How many rounds of its samples a synchronous member knows before their time, so that its host can read them. 0: it learns of
+    /// them when they are dealt, and a round has the next samples of the job, whatever its shares.
+    pub rounds_ahead: u64,
     /// The empty state of an optimizer. One value, so that equal workers share it.
     pub blank: Arc<OptimizerState>,
     /// Which part of a replica is learned, and which part decays.

@@ -22,6 +22,7 @@ use paceline_runtime::{Executor, Owner, Plan, SavePlan, WorkerId, train as run_w
 use crate::config::Job;
 use crate::error::{Error, RunError, TaskError};
 use crate::facts::data_hash;
+use crate::hosts::ROUNDS_AHEAD;
 use crate::job::{PrepareOptions, Prepared};
 use crate::pace::cores;
 use crate::recipes::Recipe;
@@ -225,6 +226,7 @@ pub(super) fn prepare(
     prepared.plan.saves = saves.map(|Saves { every_rounds }| SavePlan { every_rounds });
     if own.is_some() {
         prepared.plan.replicas = Owner::Theirs;
+        prepared.plan.rounds_ahead = ROUNDS_AHEAD;
     }
     prepared.plan.resumed = resumed.map(|snapshot| Arc::new(snapshot.unpack()));
     Ok(prepared)

@@ -19,7 +19,7 @@ use paceline_sim::Scenario;
 
 use crate::checkpoint::{Saved, Saving, Writer};
 use crate::error::{Error, JobError, RunError, ScenarioError};
-use crate::hosts::{Hosts, check_resumed, hosted};
+use crate::hosts::{Hosts, ROUNDS_AHEAD, check_resumed, hosted};
 use crate::job::Prepared;
 use crate::pace;
 use crate::run::evaluator::Evaluator;
@@ -77,7 +77,9 @@ pub fn train_hosted(
     host: impl Fn(HostLine) + Send + Sync + 'static,
 ) -> Result<Trained, Error> {
     let hosts = Hosts::new(host);
-    let trained = run(&hosted(prepared), options, Some(&hosts));
+    let mut prepared = hosted(prepared);
+    prepared.plan.rounds_ahead = ROUNDS_AHEAD;
+    let trained = run(&prepared, options, Some(&hosts));
     if trained.is_ok() {
         hosts.join()?
     } else {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from . import _paceline
 from .errors import Refused
@@ -88,7 +89,7 @@ class Host:
         self._before = before
         if before.done:
             before.check(self.samples.per_epoch, piece[1], options.seed, self.total)
-        self.samples.begin(self.total - before.samples, Rest(before.done, self.total) if before.done else None)
+        self.samples.begin(Rest(before.done, self.total) if before.done else None)
         #: The samples in all members' replicas, the last share, and the shares of this round that are only in this replica.
         self._done: Spans = []
         self._spans: Spans = []
@@ -385,7 +386,7 @@ class Host:
             if torch.compiler.is_compiling() or not torch.is_grad_enabled():
                 return
             # The hook of an output runs in the outermost backward pass, also if layers are recomputed in passes of their own.
-            for tensor in torch.utils._pytree.tree_leaves(output):
+            for tensor in tree_leaves(output):
                 if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                     tensor.register_hook(arm)  # type: ignore[no-untyped-call]
 

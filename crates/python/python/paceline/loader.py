@@ -122,11 +122,9 @@ class Samples:
             return [index for _, index in places]
         return [self._epoch_order(epoch)[index] for epoch, index in places]
 
-    def begin(self, total: int, rest: Rest | None) -> None:
-        """The job has so many positions; `rest`: which ones they are, if it continues another one."""
+    def begin(self, rest: Rest | None) -> None:
+        """The job begins; `rest`: which positions it has, if it continues another one."""
         self.rest = rest
-        if self._prefetcher is not None:
-            self._prefetcher.total = total
 
     def close(self) -> None:
         """Ends the processes that read ahead."""

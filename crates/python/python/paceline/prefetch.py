@@ -1,12 +1,12 @@
 """Reads samples ahead in the processes of a data loader.
 
-Which samples are this worker's next is known, but not how many it takes at once. So the processes read grains of a few samples, and
-a share takes samples out of grains. Where shares change from round to round, their borders are not where they were expected: as many
-samples beyond the borders are read, too, as these have moved lately. A data loader asks its batch sampler inside `__next__`, so the sampler never waits and never
-ends: if nothing is known, it gives an empty grain.
+Which samples are this worker's next is known, because two rounds are dealt ahead, but not how many it takes at once. So the processes
+read grains of a few samples, and a share takes samples out of grains. A thread fetches what the processes have read, while the loop
+computes: a data loader only gives its processes more to read when something is fetched, and fetching takes time of its own. A data
+loader asks its batch sampler inside `__next__`, so the sampler never waits and never ends: if nothing is known, it gives an empty grain.
 """
 
-import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,14 +21,17 @@ class _Grains:
     """The batch sampler: grains that were announced, or empty ones."""
 
     def __init__(self) -> None:
+        #: Positions and indices of the grains that are to be read.
         self.queue: deque[tuple[list[int], list[int]]] = deque()
         #: The positions and indices of the grains that are under way, in order.
         self.under_way: deque[tuple[list[int], list[int]]] = deque()
+        self.lock = threading.RLock()
 
     def __iter__(self) -> Iterator[list[int]]:
         while True:
-            grain: tuple[list[int], list[int]] = self.queue.popleft() if self.queue else ([], [])
-            self.under_way.append(grain)
+            with self.lock:
+                grain: tuple[list[int], list[int]] = self.queue.popleft() if self.queue else ([], [])
+                self.under_way.append(grain)
             yield grain[1]
 
 
@@ -80,13 +83,7 @@ class Prefetcher:
 
     def __init__(self, loader: "data.DataLoader[Any]", indices_at: Callable[[int], list[int]]) -> None:
         self._indices_at = indices_at
-        #: How many positions the job has.
-        self.total: int | None = None
-        #: Where the next share was expected to be, and how far borders have moved lately.
-        self._expected: tuple[int, int] | None = None
-        self._moved = 0.0
         self._grains = _Grains()
-        self._grain = max(1, -(-int(loader.batch_size or 1) // max(4, loader.num_workers)))
         self._is_stacked = loader.collate_fn is data.default_collate
         self._loader: data.DataLoader[Any] = data.DataLoader(
             _Tolerant(loader.dataset),
@@ -98,61 +95,71 @@ class Prefetcher:
             multiprocessing_context=loader.multiprocessing_context,
             timeout=loader.timeout,
         )
+        self._processes = max(1, loader.num_workers)
         self._batches: Iterator[Any] | None = None
         self._read: dict[int, list[Any]] = {}
-        self._asked: set[int] = set()
-        #: How many grains may be under way.
-        self._depth = loader.num_workers * (loader.prefetch_factor or 2)
+        #: Guards all of this; told when something was announced, read, or has failed.
+        self._changed = threading.Condition(self._grains.lock)
+        self._failure: BaseException | None = None
+        self._is_closed = False
 
     def announce(self, share: list[int], ahead: list[tuple[int, int]]) -> None:
-        """This share is read next, and these positions probably follow. Samples that nobody wants any more are dropped."""
-        reach = 2 * len(share) + self._depth * self._grain
-        wanted = list(share)
-        for start, end in ahead:
-            wanted.extend(range(start, min(end, start + reach)))
-            reach -= end - start
-            if reach <= 0:
-                break
-        wanted.extend(self._beyond(share, ahead))
+        """This share is read next, and these positions follow. Samples that nobody wants any more are dropped."""
+        wanted = share + [at for start, end in ahead for at in range(start, end)]
         keep = set(wanted)
-        self._read = {at: samples for at, samples in self._read.items() if at in keep}
-        # What is only queued is queued anew; what is under way comes anyhow.
-        self._grains.queue.clear()
-        coming = {at for positions, _ in self._grains.under_way for at in positions}
-        self._asked = coming
-        missing = [at for at in wanted if at not in self._read and at not in coming]
-        for start in range(0, len(missing), self._grain):
-            positions = missing[start : start + self._grain]
-            self._asked.update(positions)
-            self._grains.queue.append((positions, [i for at in positions for i in self._indices_at(at)]))
-
-    def _beyond(self, share: list[int], ahead: list[tuple[int, int]]) -> list[int]:
-        """Positions beyond the borders of the share that is expected next: those that moved borders would make this worker's."""
-        if self._expected is not None:
-            moved = max(abs(share[0] - self._expected[0]), abs(share[-1] + 1 - self._expected[1]))
-            # Forgotten slowly: speeds that have changed will change again.
-            self._moved = max(0.9 * self._moved, float(moved))
-        if not ahead:
-            self._expected = None
-            return []
-        start, end = self._expected = ahead[0]
-        margin = min(math.ceil(self._moved), len(share) // 2)
-        last = end + margin if self.total is None else min(end + margin, self.total)
-        return [*range(max(share[-1] + 1, start - margin), start), *range(end, last)]
+        with self._changed:
+            self._read = {at: samples for at, samples in self._read.items() if at in keep}
+            # What is only queued is queued anew; what is under way comes anyhow.
+            self._grains.queue.clear()
+            coming = {at for positions, _ in self._grains.under_way for at in positions}
+            missing = [at for at in wanted if at not in self._read and at not in coming]
+            # A grain for each process makes a share.
+            grain = -(-len(share) // self._processes)
+            for start in range(0, len(missing), grain):
+                positions = missing[start : start + grain]
+                self._grains.queue.append((positions, [i for at in positions for i in self._indices_at(at)]))
+            self._changed.notify_all()
 
     def take(self, positions: list[int]) -> list[Any]:
         """The samples at these positions; waits until they are read."""
         if self._batches is None:
+            # Here and not on the other thread, so that the processes are those of the thread that trains.
             self._batches = iter(self._loader)
-        while any(at not in self._read for at in positions):
-            batch = next(self._batches)
-            grain = self._grains.under_way.popleft()
-            each = len(grain[1]) // len(grain[0]) if grain[0] else 0
-            samples = [_row(batch, row) for row in range(len(grain[1]))] if self._is_stacked else batch
-            for number, at in enumerate(grain[0]):
-                self._read[at] = samples[number * each : (number + 1) * each]
-        return [sample for at in positions for sample in self._read.pop(at)]
+            threading.Thread(target=self._fetch, args=(self._batches,), name="paceline-reads", daemon=True).start()
+        with self._changed:
+            while any(at not in self._read for at in positions):
+                if self._failure is not None:
+                    raise self._failure
+                self._changed.wait()
+            return [sample for at in positions for sample in self._read.pop(at)]
+
+    def _fetch(self, batches: Iterator[Any]) -> None:
+        """Fetches what is read, as long as something is; this is what the thread does."""
+        grains = self._grains
+        try:
+            while True:
+                with self._changed:
+                    while not (self._is_closed or grains.queue or any(positions for positions, _ in grains.under_way)):
+                        self._changed.wait()
+                    if self._is_closed:
+                        return
+                batch = next(batches)
+                positions, indices = grains.under_way[0]
+                each = len(indices) // len(positions) if positions else 0
+                samples = [_row(batch, row) for row in range(len(indices))] if self._is_stacked else batch
+                with self._changed:
+                    grains.under_way.popleft()
+                    for number, at in enumerate(positions):
+                        self._read[at] = samples[number * each : (number + 1) * each]
+                    self._changed.notify_all()
+        except BaseException as failure:
+            with self._changed:
+                self._failure = failure
+                self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Ends the processes, as soon as they have read what they are reading."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         self._batches = None

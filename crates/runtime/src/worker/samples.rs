@@ -88,9 +88,10 @@ impl Worker {
         self.deals += 1;
         let agreed = &mut self.state.agreed;
         let (before, members) = (&agreed.ledger, &agreed.view.members);
+        let rounds = self.plan.rounds_ahead;
         agreed.ledger = self.port.once(before, None, mix(steps::DEAL_EVENLY ^ total), || {
             let mut ledger = Ledger::clone(before);
-            ledger.deal_evenly(members, total);
+            ledger.deal_evenly(members, total, rounds);
             ledger
         });
     }
@@ -104,9 +105,10 @@ impl Worker {
         let total: u64 = shares.iter().sum();
         let name = steps::DEAL ^ mix(agreed.view.number) ^ total;
         let (before, members) = (&agreed.ledger, &agreed.view.members);
+        let rounds = self.plan.rounds_ahead;
         agreed.ledger = self.port.once(before, None, name, || {
             let mut ledger = Ledger::clone(before);
-            ledger.deal_shares(members, shares);
+            ledger.deal_shares(members, shares, rounds);
             ledger
         });
     }
@@ -136,16 +138,23 @@ impl Worker {
         spans
     }
 
-    /// What this worker will probably compute next: the rest of its lane, and what the same shares would deal to it. A lease
-    /// that was asked for ahead is not here yet.
+    /// What this worker will probably compute next: the rest of its lane, and where nothing is dealt ahead, what the same
+    /// shares would deal to it. A lease that was asked for ahead is not here yet.
     pub(super) fn samples_ahead(&self, share: &Share) -> Spans {
-        let mut ledger = Ledger::clone(&self.state.agreed.ledger);
-        match share {
-            Share::Even(total) => ledger.deal_evenly(self.members(), *total),
-            Share::ByRank(shares) => ledger.deal_shares(self.members(), shares),
-            Share::Lane(_) | Share::Leased { .. } => {}
+        let ledger = &self.state.agreed.ledger;
+        let mut next = None;
+        if self.plan.rounds_ahead == 0 {
+            match share {
+                Share::Even(total) => {
+                    next.insert(Ledger::clone(ledger)).deal_evenly(self.members(), *total, 0);
+                }
+                Share::ByRank(shares) => {
+                    next.insert(Ledger::clone(ledger)).deal_shares(self.members(), shares, 0);
+                }
+                Share::Lane(_) | Share::Leased { .. } => {}
+            }
         }
-        let lane = ledger.lane(self.id);
+        let lane = next.as_ref().unwrap_or(ledger).lane(self.id);
         lane.map(|lane| lane.get(self.state.private.drawn, u64::MAX)).unwrap_or_default()
     }
 
