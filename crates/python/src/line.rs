@@ -220,14 +220,18 @@ impl Line {
                 return Err(failed("there is nothing to apply"));
             };
             let gradient = along.gradient();
-            let scale = |by: f64| if by > 0.0 { (1.0 / by) as f32 } else { 0.0 };
-            let (mean, even) = (scale(gradient.weight()), scale(gradient.samples as f64));
+            // Divided, and not multiplied by 1 / weight: that would be rounded once more, for all numbers in the same direction.
+            let (weight, samples) = (gradient.weight() as f32, gradient.samples as f32);
             into.change(|into| {
                 let (learned, buffers) = into.split_at_mut(params);
                 let (sums, statistics) = gradient.sum.split_at(params.min(gradient.sum.len()));
-                learned.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum * mean);
-                if even > 0.0 {
-                    buffers.iter_mut().zip(statistics).for_each(|(to, sum)| *to = sum * even);
+                if weight > 0.0 {
+                    learned.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum / weight);
+                } else {
+                    learned.fill(0.0);
+                }
+                if samples > 0.0 {
+                    buffers.iter_mut().zip(statistics).for_each(|(to, sum)| *to = sum / samples);
                 }
             })
         })

@@ -7,11 +7,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_loops import SAMPLES, TOTAL, UNEVEN, VARIANTS, Indexed, Variant, alone, distance, is_equal, worker_main  # noqa: E402
+from torch_loops import (  # noqa: E402
+    SAMPLES,
+    TOTAL,
+    UNEVEN,
+    UPDATES,
+    VARIANTS,
+    Indexed,
+    Variant,
+    alone,
+    assert_same,
+    is_equal,
+    worker_main,
+)
 
 pytestmark = pytest.mark.torch
 
-UPDATES = 20
 EPOCHS = UPDATES * TOTAL / SAMPLES
 FAST = {"strategy": "all_reduce", "shares": {"kind": "by_speed", "every": "round", "smoothing": 0.3}}
 
@@ -35,8 +46,7 @@ def test_uneven_workers_learn_what_one_process_learns(name: str) -> None:
     assert len(models) == 3 and all(is_equal(models[0], model) for model in models), "replicas are bit-equal"
     if sizes is not None:
         assert any(max(size) >= 2 * min(size) for size in sizes), "the shares are uneven"
-    one = alone(variant, UPDATES, sizes if variant.in_pieces else None)
-    assert distance(models[0], one) < 2e-6
+    assert_same(variant, models[0], sizes)
 
 
 def test_statistics_of_batch_norm_are_those_of_all_workers_and_bit_equal() -> None:
