@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Mutex;
 
 use bytes::Bytes;
 use paceline_runtime::WorkerId;
@@ -9,7 +10,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_stream::{Stream, StreamExt};
 
-use crate::messages::CHUNK;
+use crate::messages::{CHUNK, INITIAL};
 use crate::store::sync_folder;
 
 /// Writes exactly so many bytes to a file.
@@ -29,8 +30,19 @@ pub(crate) async fn receive(
         let _ = tokio::fs::remove_file(&aside).await;
         return received;
     }
-    tokio::fs::rename(&aside, path).await?;
+    if path.file_name().is_some_and(|name| name == INITIAL) {
+        keep_first(&aside, path)?;
+    } else {
+        tokio::fs::rename(&aside, path).await?;
+    }
     sync_folder(folder)
+}
+
+/// Gives a file its name, unless there is one of that name: then that one stays.
+fn keep_first(aside: &Path, path: &Path) -> io::Result<()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if path.try_exists()? { std::fs::remove_file(aside) } else { std::fs::rename(aside, path) }
 }
 
 async fn receive_aside(
@@ -66,5 +78,26 @@ pub(crate) async fn send<F: Future<Output = io::Result<()>>>(
             return Ok(());
         }
         send(chunk.into()).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_initial_parameters_stay_and_other_files_are_replaced() {
+        let folder = std::env::temp_dir().join(format!("paceline-first-{}", std::process::id()));
+        for (name, kept) in [(INITIAL, "one"), ("deployed", "two")] {
+            let path = folder.join(name);
+            for (from, text) in [(0, "one"), (1, "two")] {
+                let chunks = tokio_stream::iter([Ok(Bytes::from(text))]);
+                receive(&path, WorkerId(from), 3, chunks).await.expect("the disk has room");
+            }
+            assert_eq!(std::fs::read_to_string(&path).expect("it is whole"), kept);
+        }
+        let left = std::fs::read_dir(&folder).expect("the folder is there").count();
+        assert_eq!(left, 2, "nothing is left aside");
+        std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 }

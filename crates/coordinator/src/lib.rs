@@ -27,7 +27,9 @@ pub use coordinators::Coordinators;
 pub use driver::{CheckFacts, Driver, DriverConfig, DriverError, Happened};
 pub use incoming::{Incoming, Lane, Reply, queue};
 pub use join::{Invitation, Place, Proof};
-pub use messages::{Admitted, Answer, Described, FileHead, Join, Look, MESSAGE_MAX, Peer, Said};
+pub use messages::{
+    Admitted, Answer, Described, FileHead, INITIAL, Join, Look, MESSAGE_MAX, Peer, Said,
+};
 pub use service::{Service, ServiceConfig};
 pub use store::{
     Disk, Etcd, EtcdConfig, EtcdError, EtcdPlace, JournalError, Log, LogError, Opened, PlaceError,

@@ -148,6 +148,10 @@ pub struct Peer {
     pub address: String,
 }
 
+/// The name of the file that holds what a job of users' own programs begins with. Several workers may offer one; the first that is
+/// whole stays, so that all of them read the same.
+pub const INITIAL: &str = "initial";
+
 /// The first message of a file that is sent; its bytes follow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileHead {

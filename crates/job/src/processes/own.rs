@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use paceline_coordinator::{ClientError, Coordinators, Invitation, Proof, Speaker};
+use paceline_coordinator::{ClientError, Coordinators, INITIAL, Invitation, Proof, Speaker};
 use paceline_identity::Token;
 use paceline_learn::Vector;
 use paceline_net::processes::frame::Limits;
@@ -15,10 +15,10 @@ use paceline_runtime::WorkerId;
 use crate::config::Job;
 use crate::error::{Error, RunError};
 
-/// The name of the file that holds the parameters with which a job of users' own programs begins: those of its first worker.
-const INITIAL: &str = "initial";
-/// The first worker is waited for.
 const WAIT: Duration = Duration::from_secs(30);
+/// The first worker offers its parameters at once, the next one after this time, if there are none yet, and so on, up to the longest.
+const OFFERS_AFTER: Duration = Duration::from_secs(5);
+const OFFERS_AFTER_MAX: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// The addresses of a worker's connections: its own, its peers' and its coordinator's. A process that is forked from the worker
@@ -48,8 +48,8 @@ pub fn described(coordinator: &str, token: &Token, insecure: bool) -> Result<Job
     Ok(serde_json::from_str(&text.json).map_err(unreadable)?)
 }
 
-/// The parameters of the job's first worker. Users' own programs may begin with others, and from the same seed processors of
-/// different kinds compute different ones.
+/// The parameters of the job's first worker, or of another one if that died before it could offer them. Users' own programs may begin
+/// with others, and from the same seed processors of different kinds compute different ones.
 pub(super) fn common_initial(
     speaker: &Speaker,
     who: WorkerId,
@@ -58,27 +58,34 @@ pub(super) fn common_initial(
 ) -> Result<Vector, RunError> {
     let failed = |why: String| RunError::Join { why: format!("the initial parameters: {why}") };
     let since = Instant::now();
-    let again = |error: ClientError| {
-        // The coordinator learns how large a file may be from the first worker, a moment after it has joined.
-        std::thread::sleep(AGAIN);
-        if since.elapsed() < WAIT { Ok(()) } else { Err(failed(error.to_string())) }
-    };
-    if who == WorkerId(0) {
-        let numbers: Vec<u8> = mine.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let bytes = bytes::Bytes::from(numbers);
-        while let Err(error) = speaker.store(INITIAL, bytes.clone()) {
-            again(error)?;
-        }
-        return Ok(mine.clone());
-    }
+    let offers_after = OFFERS_AFTER.saturating_mul(who.0).min(OFFERS_AFTER_MAX);
+    let mut until = since + offers_after + WAIT;
+    let mut is_offered = false;
     loop {
-        match speaker.fetch(INITIAL, limits.body) {
-            Ok(bytes) if bytes.len() == size_of_val(mine.as_slice()) => {
-                let (numbers, _) = bytes.as_chunks();
-                return Ok(numbers.iter().map(|x| f32::from_le_bytes(*x)).collect());
+        let error = if !is_offered && since.elapsed() >= offers_after {
+            let numbers: Vec<u8> = mine.iter().flat_map(|x| x.to_le_bytes()).collect();
+            match speaker.store(INITIAL, numbers.into()) {
+                Ok(()) => {
+                    (is_offered, until) = (true, Instant::now() + WAIT);
+                    continue;
+                }
+                // The coordinator learns how large a file may be from the first worker, a moment after it has joined.
+                Err(error) => error,
             }
-            Ok(_) => return Err(failed("they have another length".to_owned())),
-            Err(error) => again(error)?,
+        } else {
+            // Also by a worker that has offered its own: another one's may have been there first.
+            match speaker.fetch(INITIAL, limits.body) {
+                Ok(bytes) if bytes.len() == size_of_val(mine.as_slice()) => {
+                    let (numbers, _) = bytes.as_chunks();
+                    return Ok(numbers.iter().map(|x| f32::from_le_bytes(*x)).collect());
+                }
+                Ok(_) => return Err(failed("they have another length".to_owned())),
+                Err(error) => error,
+            }
+        };
+        if Instant::now() >= until {
+            return Err(failed(error.to_string()));
         }
+        std::thread::sleep(AGAIN);
     }
 }
