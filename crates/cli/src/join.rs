@@ -17,6 +17,7 @@ use crate::error::{CliError, CliResult, CommandError, UsageError};
 use crate::local_workers::{LocalWorkers, WORKERS_HERE_MAX};
 use crate::log::LogFlag;
 use crate::output::say;
+use crate::passing::Passing;
 use crate::stop::Stop;
 use crate::worker::signals;
 
@@ -157,9 +158,11 @@ impl Join {
         }
     }
 
-    /// Runs the user's own program, which joins by itself; ends with its exit code.
+    /// Runs the user's own program, which joins by itself; ends with its exit code. A signal is for the program: it leaves, and is
+    /// not started again.
     fn run_command(&self, token: &str) -> CliResult {
         let Some((program, arguments)) = self.command.split_first() else { return Ok(()) };
+        let passing = Passing::on_signals()?;
         let mut pause = PAUSE_FIRST;
         loop {
             let mut command = Command::new(program);
@@ -168,14 +171,18 @@ impl Join {
                 command.env(INSECURE, "1");
             }
             let since = Instant::now();
-            let status = command
-                .status()
+            let ended = passing
+                .run(command)
                 .map_err(|source| CommandError::Start { program: program.into(), source })?;
+            let name = program.display();
+            let Some(status) = ended else {
+                let message = format!("{name} is not started");
+                return Err(CliError::Stopped { code: 1, message });
+            };
             if status.success() {
                 return Ok(());
             }
-            let name = program.display();
-            if !self.restart {
+            if !self.restart || passing.is_asked_to_stop() {
                 // Of a program that a signal has ended, the exit code is that of a failure.
                 let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
                 let message = format!("{name} failed ({status})");
@@ -185,7 +192,10 @@ impl Join {
                 pause = PAUSE_FIRST;
             }
             say(&format!("{name} failed ({status}): starting it again in {} s", pause.as_secs()));
-            std::thread::sleep(pause);
+            let until = Instant::now() + pause;
+            while Instant::now() < until && !passing.is_asked_to_stop() {
+                std::thread::sleep(LOOK);
+            }
             pause = (2 * pause).min(PAUSE_MAX);
         }
     }

@@ -21,6 +21,7 @@ mod mpi;
 mod output;
 mod outputs;
 mod page;
+mod passing;
 mod place;
 mod predict;
 mod processes;

@@ -76,12 +76,19 @@ impl Stop {
 }
 
 #[cfg(unix)]
-fn listen(mut on_signal: impl FnMut(i32) + Send + 'static) -> CliResult {
+fn listen(on_signal: impl FnMut(i32) + Send + 'static) -> CliResult {
+    listen_to(&[], on_signal)
+}
+
+/// Listens for signals that stop a program, and for these.
+#[cfg(unix)]
+pub fn listen_to(more: &[i32], mut on_signal: impl FnMut(i32) + Send + 'static) -> CliResult {
     use signal_hook::consts::{SIGHUP, SIGTERM};
     use signal_hook::iterator::Signals;
     let ignored = ignored_signals();
+    let heard = [SIGINT, SIGTERM, SIGHUP].iter().chain(more);
     // A signal that whoever started the program wants ignored stays ignored: SIGHUP under `nohup`, for example.
-    let heard = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !ignored.contains(signal));
+    let heard = heard.filter(|signal| !ignored.contains(signal));
     let mut signals = Signals::new(heard)
         .map_err(|error| CommandError::Signal { signal: "Ctrl-C", source: error.into() })?;
     std::thread::spawn(move || signals.forever().for_each(&mut on_signal));

@@ -1,7 +1,9 @@
 """The package itself: what importing costs, its command line, its errors."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import paceline
@@ -39,6 +41,38 @@ def test_worker_processes_of_the_command_line_are_started_with_this_python(tmp_p
     done = run("-m", "paceline", "train", "--processes", "2", "--epochs", "1", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert '"lost":0' in done.stdout.replace(" ", "")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("flags", [[], ["--restart"]])
+def test_sigterm_is_passed_on_to_the_program_of_a_worker(flags: list[str], tmp_path: Path) -> None:
+    token = _token(tmp_path)
+    # The program takes a moment to leave, says so, and ends with its own exit code.
+    program = "trap 'sleep 0.3; echo left; exit 3' TERM; echo ready $$; while :; do sleep 0.05; done"
+    command = [sys.executable, "-m", "paceline", "join", "127.0.0.1:9", "--token", token, *flags, "--", "sh", "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        ready, pid = child.stdout.readline().split()
+        assert ready == "ready"
+        child.terminate()
+        try:
+            out, errors = child.communicate(timeout=20)
+        finally:
+            child.kill()
+    assert (out, child.returncode) == ("left\n", 3), errors
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+def _token(folder: Path) -> str:
+    """A token as a coordinator makes it."""
+    command = [sys.executable, "-m", "paceline", "coordinate", "--workers", "2", "--listen", "127.0.0.1:0", "--state", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as coordinator:
+        until = time.monotonic() + 30.0
+        while not (folder / "token").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        coordinator.kill()
+    return (folder / "token").read_text().strip()
 
 
 def test_errors_are_of_the_packages_own_types() -> None:

@@ -41,7 +41,7 @@ def test_three_processes_learn_what_one_learns_whatever_their_seeds(tmp_path: Pa
     saved = cluster.saved()
     assert len(saved) == 3 and are_equal(saved)
     assert sorted(index for one in saved for index in one["forwards"]) == sorted(5 * list(range(96)))
-    assert far(saved[0]["model"], alone(Variant(), 20).state_dict()) < 2e-6
+    assert far(saved[0]["model"], alone(Variant(), 20).state_dict()) < 1e-6
 
 
 def sockets(process: int) -> set[str]:
@@ -101,6 +101,39 @@ def test_sigterm_leaves_in_good_order_and_an_exception_ends_one_worker_only(tmp_
         result = cluster.result()
         assert stays.wait() == 0
     assert (result["ledger"]["lost"], result["ledger"]["repeated"]) == (0, 0)
+
+
+def test_sigterm_to_paceline_reaches_the_program_and_a_second_one_ends_the_last_worker(tmp_path: Path) -> None:
+    with Cluster(tmp_path, "1:", epochs=1000) as cluster:
+        stays, leaves = workers = [cluster.join({"pause": 0.05}) for _ in range(2)]
+        cluster.begin(*workers)
+        for worker in workers:
+            worker.until(lambda worker=worker: len(worker.said("updated")) >= 3)  # type: ignore[misc]
+        leaves.signal(signal.SIGTERM)
+        assert leaves.wait(20) == 0 and leaves.said("done"), leaves.told()
+        # Somebody must keep what was learned: the last worker stays, until it is told again.
+        stays.signal(signal.SIGTERM)
+        stays.until(lambda: "another SIGTERM ends it at once" in stays.told())
+        known = len(stays.said("updated"))
+        stays.until(lambda: len(stays.said("updated")) > known + 5)
+        stays.signal(signal.SIGTERM)
+        assert stays.wait(10) != 0, stays.told()
+
+
+def test_the_first_worker_may_die_before_it_has_offered_its_parameters(tmp_path: Path) -> None:
+    with Cluster(tmp_path, "2:", epochs=5) as cluster:
+        first, *others = workers = [cluster.join({"seed": seed}) for seed in (0, 7, 8)]
+        cluster.begin(first)
+        [initial] = first.until(lambda: list((tmp_path / "state").rglob("initial")))
+        kill(first)
+        first.wait()
+        initial.unlink()
+        cluster.begin(*others)
+        result = cluster.result()
+        assert [worker.wait() for worker in others] == [0, 0], told(workers)
+    assert result["ledger"] == {"done": 480, "lost": 0, "repeated": 0}
+    saved = cluster.saved()
+    assert len(saved) == 2 and are_equal(saved)
 
 
 def test_nothing_hangs_when_workers_end_early(tmp_path: Path) -> None:
@@ -187,4 +220,4 @@ def test_torchrun_and_ddp_agree(tmp_path: Path) -> None:
     compared = Process([*command, str(HERE / "ddp_train.py"), str(tmp_path / "ddp.pt")])
     assert compared.wait(120) == 0, compared.told()
     ddp = torch.load(tmp_path / "ddp.pt")
-    assert far(saved[0]["model"], ddp) < 2e-6
+    assert far(saved[0]["model"], ddp) < 1e-6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import threading
 import time
@@ -20,6 +21,8 @@ __all__ = ["OnCluster"]
 
 #: The batch of one worker, unless the job says otherwise.
 _BATCH = 16
+#: Supervisors may signal a process and its group: signals that come within so many seconds are one request.
+_ONE_REQUEST = 0.3
 
 
 class OnCluster:
@@ -131,12 +134,13 @@ class OnCluster:
             self._office = _paceline.coordinate(spec, str(state), launched.listen, launched.patience, self._journal)
             launched.tell(self._office.port)
         self._coordinator, self._token = launched.find()
-        self.job = json.loads(_paceline.look(self._coordinator, self._token, False))
+        job: dict[str, Any] = json.loads(_paceline.look(self._coordinator, self._token, False))
+        self.job = job
         options = bring.offer.options
         given = {name: getattr(options, name) for name in ("strategy", "epochs", "batch_total", "seed", "choices")}
         for name, value in given.items():
-            if value != self.job[name]:
-                raise Refused(f"paceline.join: {name} is {value!r} here and {self.job[name]!r} at the first worker: give the same")
+            if value != job[name]:
+                raise Refused(f"paceline.join: {name} is {value!r} here and {job[name]!r} at the first worker: give the same")
 
     def _check_batch(self, bring: Bring, job: dict[str, Any]) -> None:
         if job["batch_total"] is not None:
@@ -149,13 +153,28 @@ class OnCluster:
             )
 
     def _listen(self, member: _paceline.Member) -> None:
-        """SIGTERM leaves in good order, SIGUSR1 asks for a checkpoint; unless the user's program has handlers of its own."""
+        """SIGTERM leaves in good order, and ends the process when it comes again; SIGUSR1 asks for a checkpoint; unless the user's
+        program has handlers of its own."""
         if threading.current_thread() is not threading.main_thread():
             return
-        actions = {signal.SIGTERM: member.leave, signal.SIGUSR1: member.save}
-        for number, act in actions.items():
+        asked: list[float] = []
+
+        def leave(number: int, _frame: Any) -> None:
+            if not asked:
+                asked.append(time.monotonic())
+                # Not by `print`: the signal may have come in the middle of another one.
+                os.write(2, b"paceline: leaving at the next boundary, unless this is the last worker; another SIGTERM ends it at once\n")
+                member.leave()
+            elif time.monotonic() > asked[0] + _ONE_REQUEST:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+
+        def save(_number: int, _frame: Any) -> None:
+            member.save()
+
+        for number, act in ((signal.SIGTERM, leave), (signal.SIGUSR1, save)):
             if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, lambda _number, _frame, act=act: act())  # type: ignore[misc]
+                signal.signal(number, act)
 
     def linger(self, seconds: float) -> None:
         """Waits for this worker's last words, but not for ever."""
