@@ -74,7 +74,7 @@ def fit(
     if on == "cluster":
         given = {"strategy": strategy, "epochs": float(epochs), "seed": seed, "choices": choices}
         return _on_cluster(at, start, flat, samples, batch, optimizer, given)
-    scored = None
+    scored: Callable[[Any, list[int]], tuple[float, int]] | None = None
     tested = 0
     if evaluate is not None:
         if test is None:
@@ -82,9 +82,11 @@ def fit(
         read_test, tested = _reader(test)
         judge = evaluate
 
-        def scored(params: Any, indices: list[int]) -> tuple[float, int]:
+        def score(params: Any, indices: list[int]) -> tuple[float, int]:
             loss, correct = judge(numpy.frombuffer(params, dtype=numpy.float32), read_test(indices))
             return float(loss), int(correct)
+
+        scored = score
 
     job: dict[str, Any] = {
         "strategy": strategy,

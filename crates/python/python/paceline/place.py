@@ -25,18 +25,23 @@ class Place(Protocol):
 
     def enter(self, bring: Bring) -> _paceline.Line:
         """Begins the job, or joins it; returns the worker's line."""
+        ...
 
     def away(self) -> AbstractContextManager[None]:
         """Around waits for the engine."""
+        ...
 
     def renew(self, line: _paceline.Line) -> _paceline.Line | None:
         """After a line has ended: the line of the worker's next life, or `None` if the job is over; raises if the worker is lost."""
+        ...
 
     def stop(self) -> None:
         """Asks that the job end after this round."""
+        ...
 
     def leave(self) -> Outcome | None:
         """After the job: what it ended with, if that is known here."""
+        ...
 
 
 class OnStage:

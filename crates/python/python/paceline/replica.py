@@ -185,7 +185,7 @@ class Replica:
         """The parameters and buffers as one vector."""
         flat, whole = self._exports()
         with torch.no_grad():
-            torch._foreach_copy_(self._views(whole), [p.detach() for p in self.params])
+            torch._foreach_copy_(self._views(whole), [p.detach() for p in self.params])  # pyright: ignore[reportPrivateImportUsage]
             self._collect_buffers(whole)
         return flat
 
@@ -197,7 +197,7 @@ class Replica:
         """Replaces parameters and buffers by the vector of `room`."""
         _, whole = self._exports()
         with torch.no_grad():
-            torch._foreach_copy_([p.detach() for p in self.params], self._views(whole))
+            torch._foreach_copy_([p.detach() for p in self.params], self._views(whole))  # pyright: ignore[reportPrivateImportUsage]
             self._spread_buffers(whole)
 
     def _exports(self) -> tuple[_paceline.Flat, torch.Tensor]:
@@ -395,7 +395,7 @@ def _bytes(raw: torch.Tensor) -> bytes:
 def _pin(flat: _paceline.Flat) -> None:
     """Pins the memory, so that a GPU copies to it and from it directly. Without it copies only take longer."""
     try:
-        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         cudart.cudaHostRegister(flat.address, len(flat) * 4, 0)
     except (RuntimeError, AttributeError):
         pass
