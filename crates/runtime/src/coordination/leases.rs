@@ -71,6 +71,11 @@ impl Leases {
         }
     }
 
+    /// Whether a worker has samples that it has neither applied nor given back.
+    pub fn has_leased_to(&self, who: WorkerId) -> bool {
+        self.holders.0.values().any(|(_, holder)| *holder == who)
+    }
+
     /// Frees and returns the leases of a worker that is gone.
     pub fn forget(&mut self, who: WorkerId) -> Spans {
         self.waiting.retain(|(waiting, ..)| *waiting != who);

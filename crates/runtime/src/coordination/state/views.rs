@@ -218,11 +218,14 @@ impl State {
         }
     }
 
-    /// An asynchronous worker that may leave now: another one holds a replica.
+    /// An asynchronous worker that may leave now: another one holds a replica, and it computes nothing. One that was the only member when
+    /// it said goodbye has worked on since then.
     pub(super) fn free_to_leave(&self) -> Option<WorkerId> {
         let holders = self.roster.values().filter(|member| member.holds).count();
-        let leaves =
-            |(_, member): &(&WorkerId, &Member)| member.leaves && (holders > 1 || !member.holds);
+        let leaves = |(who, member): &(&WorkerId, &Member)| {
+            let is_needed = member.holds && holders == 1;
+            member.leaves && !is_needed && !self.leases.has_leased_to(**who)
+        };
         self.roster.iter().find(leaves).map(|(who, _)| *who)
     }
 
