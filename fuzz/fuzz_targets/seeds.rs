@@ -283,7 +283,7 @@ fn coordinator() {
     let mut said: Vec<Said> = vec![
         Said::Hello { received: 3 },
         Said::Obeyed { number: 4 },
-        Said::Beat,
+        Said::Beat { sent: Duration::from_millis(5) },
         Said::Renew(request),
     ];
     let number = 1;

@@ -2,10 +2,13 @@
 
 #![cfg(unix)]
 
+mod clocks;
 mod gone;
 mod program;
 mod restarts;
 mod strangers;
+mod terminal;
+mod told;
 
 use std::time::{Duration, Instant};
 
@@ -147,6 +150,17 @@ fn a_saved_job_is_resumed_with_more_epochs_on_a_new_coordinator() {
     let ended = again.end();
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     Process::all_succeed(workers);
+    // The time of the job goes on, and does not begin anew.
+    let times = |journal: &str| -> Vec<f64> {
+        let text = std::fs::read_to_string(cluster.folder.join(journal)).expect("a journal");
+        let lines = text.lines().filter(|line| !line.contains("\"began\""));
+        let lines = lines.map(|line| serde_json::from_str(line).expect("a line"));
+        lines.filter_map(|line: serde_json::Value| line["at"].as_f64()).collect()
+    };
+    let [before, after] = ["state/journal.jsonl", "second/journal.jsonl"].map(times);
+    let applied = before.iter().copied().fold(0.0, f64::max);
+    let first = after.iter().copied().fold(f64::MAX, f64::min);
+    assert!(first > 0.0 && first > 0.5 * applied, "{first} after {applied}");
 }
 
 #[test]

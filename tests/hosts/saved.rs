@@ -48,7 +48,7 @@ fn saving(job: &Job, dir: &Path, from: Option<PathBuf>) -> Saving {
         ..Checkpoints::into(dir.to_str().expect("the path is UTF-8"))
     };
     let say = |message: &str| panic!("{message}");
-    Saving { job: job.clone(), checkpoints, from, now: Arc::default(), say }
+    Saving { job: job.clone(), checkpoints, from, now: Arc::default(), say, saved: |_| {} }
 }
 
 /// Stops the job after a number of computed samples.

@@ -73,6 +73,7 @@ fn run(job: &Job, prepared: &Prepared, from: Option<&Path>, samples: Option<u64>
         from: from.map(Path::to_owned),
         now: Arc::default(),
         say: |message| panic!("{message}"),
+        saved: |_| {},
     });
     let options = if saving.is_some() { paced() } else { TrainOptions::default() };
     let (saving, readers) = (saving.as_ref(), vec![&mut stopper as &mut dyn Reader]);
@@ -330,6 +331,7 @@ fn a_run_that_diverges_keeps_the_last_good_checkpoint() {
         checkpoints: wild.checkpoints.clone().expect("it has"),
         now: Arc::default(),
         say: |_| {},
+        saved: |_| {},
     };
     let options = TrainOptions { saving: Some(&saving), ..TrainOptions::default() };
     let end = train(&prepared.expect("it fits"), options);

@@ -1,11 +1,13 @@
 //! Progress on stderr: epochs, loss, accuracy, speed, and the worker that the others wait for.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use paceline_job::run::totals::RunTotals;
-use paceline_runtime::WorkerId;
+use paceline_runtime::{Line, Record, WorkerId};
 use paceline_watch::table::{count, duration};
 
 use crate::counted::counted;
@@ -21,6 +23,7 @@ pub struct Bar {
     /// Speed and waiting are measured from here.
     baseline: Baseline,
     printed: Printed,
+    silence: Arc<Mutex<Silence>>,
 }
 
 /// Which time the run is measured in.
@@ -65,12 +68,20 @@ impl Bar {
         let bar = styled(samples_total, is_wanted && !log::is_on(), template);
         let printed = Printed { epoch: 0, when: Instant::now() };
         keep_clear_of((!bar.is_hidden()).then(|| bar.clone()));
-        Bar { bar, is_wanted, clock, lines: 0, baseline: Baseline::default(), printed }
+        let silence = Arc::new(Mutex::new(Silence::default()));
+        if !bar.is_hidden() && clock == Clock::Real {
+            watch_for_silence(bar.clone(), silence.clone());
+        }
+        Bar { bar, is_wanted, clock, lines: 0, baseline: Baseline::default(), printed, silence }
     }
 
-    pub fn show(&mut self, totals: &RunTotals) {
+    pub fn show(&mut self, line: &Line, totals: &RunTotals) {
         self.lines += 1;
-        if !self.is_wanted || !self.lines.is_multiple_of(LINES_PER_UPDATE) {
+        let mut is_due = self.lines.is_multiple_of(LINES_PER_UPDATE);
+        if !self.bar.is_hidden() && self.clock == Clock::Real {
+            is_due |= lock(&self.silence).ends_with(line, totals);
+        }
+        if !self.is_wanted || !is_due {
             return;
         }
         if self.bar.is_hidden() {
@@ -94,6 +105,7 @@ impl Bar {
     }
 
     pub fn clear(&self) {
+        lock(&self.silence).is_over = true;
         keep_clear_of(None);
         self.bar.finish_and_clear();
     }
@@ -105,6 +117,90 @@ impl Baseline {
         let taken = Some(Instant::now());
         Baseline { at: totals.end, samples: totals.samples(), waited_for, taken }
     }
+}
+
+/// What is known while no line comes: a worker that hangs says nothing, and the others wait for it.
+struct Silence {
+    since: Instant,
+    members: Vec<WorkerId>,
+    /// The newest exchange, and who has entered it.
+    exchange: u64,
+    entered: BTreeSet<WorkerId>,
+    is_shown: bool,
+    is_over: bool,
+}
+
+/// A run that says nothing for this long is shown as one that waits.
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+
+impl Default for Silence {
+    fn default() -> Silence {
+        Silence {
+            since: Instant::now(),
+            members: vec![],
+            exchange: 0,
+            entered: BTreeSet::new(),
+            is_shown: false,
+            is_over: false,
+        }
+    }
+}
+
+impl Silence {
+    /// Takes a line; returns whether silence was shown until now.
+    fn ends_with(&mut self, line: &Line, totals: &RunTotals) -> bool {
+        if let Record::ClockSet { .. } = line.record {
+            // Workers that wait, and those that hang, still set their clocks.
+            return false;
+        }
+        self.since = Instant::now();
+        match &line.record {
+            Record::View { .. } => self.members.clone_from(&totals.members),
+            Record::Entered { who, exchange, .. } => {
+                if *exchange > self.exchange {
+                    (self.exchange, self.entered) = (*exchange, BTreeSet::new());
+                }
+                self.entered.insert(*who);
+            }
+            _ => {}
+        }
+        std::mem::take(&mut self.is_shown)
+    }
+
+    /// What is waited for, after so much silence.
+    fn words(&self, silent: Duration) -> Option<String> {
+        if silent < SILENCE_MIN || self.members.is_empty() {
+            return None;
+        }
+        let time = duration(silent.as_secs_f64());
+        let is_missing = |who: &&WorkerId| !self.entered.contains(who);
+        let missing: Vec<&WorkerId> = self.members.iter().filter(is_missing).collect();
+        Some(match missing[..] {
+            [one] if self.members.len() > 1 => format!("waiting for worker {one} for {time}"),
+            _ => format!("no news of any worker for {time}"),
+        })
+    }
+}
+
+fn lock(silence: &Mutex<Silence>) -> std::sync::MutexGuard<'_, Silence> {
+    silence.lock().unwrap_or_else(|it| it.into_inner())
+}
+
+/// Draws the bar while no line does.
+fn watch_for_silence(bar: ProgressBar, silence: Arc<Mutex<Silence>>) {
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(SILENCE_MIN / 4);
+            let mut silence = lock(&silence);
+            if silence.is_over {
+                return;
+            }
+            if let Some(words) = silence.words(silence.since.elapsed()) {
+                silence.is_shown = true;
+                bar.set_message(words);
+            }
+        }
+    });
 }
 
 /// Joins the first parts, as many as fit into one line of the terminal: a line that is broken would be drawn anew below
@@ -246,6 +342,34 @@ mod tests {
         assert!(lines[1].contains("1024 workers, waiting 100 % (slowest: worker 1015), virtual"));
         assert!(lines.iter().all(|line| line.len() < 80), "{lines:?}");
         assert_eq!(narrow, ["epoch 13.4/20.25, loss 0.210", "1024 workers"]);
+    }
+
+    #[test]
+    fn a_run_that_says_nothing_names_the_worker_that_it_waits_for() {
+        let mut silence = Silence::default();
+        let mut totals = RunTotals::default();
+        totals.members = (0..3).map(WorkerId).collect();
+        let mut hear = |record| {
+            let line = Line { at: Duration::ZERO, record };
+            silence.ends_with(&line, &totals)
+        };
+        let reason = String::new();
+        hear(Record::View { number: 1, members: totals.members.clone(), reason });
+        for (who, exchange) in [(1, 6), (0, 6), (2, 6), (0, 7), (2, 7)] {
+            let (view, round, samples, compute) = (1, exchange, 8, Duration::ZERO);
+            let who = WorkerId(who);
+            hear(Record::Entered { who, view, exchange, round, samples, compute });
+        }
+
+        assert_eq!(silence.words(Duration::from_secs(1)), None);
+        let words = silence.words(Duration::from_secs(5)).expect("it is silent");
+        assert_eq!(words, "waiting for worker 1 for 5.00 s");
+        silence.is_shown = true;
+        let clock = Record::ClockSet { who: WorkerId(1), error: Duration::ZERO };
+        assert!(!silence.ends_with(&Line { at: Duration::ZERO, record: clock }, &totals));
+        assert!(
+            silence.ends_with(&Line { at: Duration::ZERO, record: Record::Restarted }, &totals)
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ use paceline_job::{Job, Prepared, RunResult};
 use paceline_watch::table::number;
 
 use crate::error::{CliError, CliResult, CommandError, UsageError};
+use crate::log;
 use crate::output::say;
 use crate::summary::rate;
 
@@ -208,7 +209,7 @@ pub fn saving(job: &Job, from: Option<PathBuf>) -> CliResult<Option<Saving>> {
         .map_err(|error| CommandError::Signal { signal: "SIGUSR1", source: error.into() })?;
     let Some(checkpoints) = job.checkpoints.clone() else { return Ok(None) };
     job.data_dir.as_deref().map(utf8).transpose()?;
-    Ok(Some(Saving { job: job.clone(), checkpoints, from, now, say }))
+    Ok(Some(Saving { job: job.clone(), checkpoints, from, now, say, saved: log::saved }))
 }
 
 /// Lets SIGUSR1 request a checkpoint. Without checkpoints it only prints a message; the default action would end the

@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use paceline_job::checkpoint::Saved;
-use paceline_job::processes::{CoordinateOptions, Coordinating, EtcdPlace, PlaceError, StatePlace};
+use paceline_job::processes::{
+    CoordinateOptions, Coordinating, EtcdPlace, EtcdTls, PlaceError, StatePlace,
+};
 use paceline_job::{Job, Recipe, TrainOptions};
 
 use crate::bar::{Bar, Clock};
@@ -48,6 +50,15 @@ pub struct Coordinate {
     /// etcd://HOST:PORT[,HOST:PORT]/NAME: a second coordinator with the same one is a standby and takes over when the first one dies
     #[arg(long, value_name = "PLACE", value_parser = state)]
     state: State,
+    /// Encrypt connections to etcd: its certificate must be signed by an authority in this file (PEM), for the name in --state
+    #[arg(long, value_name = "FILE")]
+    etcd_ca: Option<PathBuf>,
+    /// Show etcd this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
+    etcd_cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
     /// Where workers reach this coordinator, if not at the address of --listen; only for a state in etcd
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
@@ -101,6 +112,15 @@ Examples:
 It needs no data: the first worker that joins says what they are. The first line that it prints is the command to type on the other machines. Killed and started again
 with the same command, it continues from its log; the workers train on meanwhile.";
 
+/// The file in the state folder that says that its job is done.
+pub const DONE: &str = "done";
+
+/// What is said instead of beginning a job that is done.
+pub fn done(folder: &Path) -> String {
+    let folder = folder.display();
+    format!("the job in {folder} is done; name another --state to begin a new one")
+}
+
 /// What --state names.
 #[derive(Clone)]
 enum State {
@@ -127,6 +147,7 @@ impl Coordinate {
         let saving = saving(&job, from)?;
         let read = self.job.files(&job);
         let stop = Stop::on_signals("finishing the round; press Ctrl-C again to stop at once")?;
+        self.page.check()?;
         let options = self.options(place, &stop);
         let opened = Coordinating::open(&job, checkpoint, recipes, options);
         let mut coordinating = match opened {
@@ -141,7 +162,7 @@ impl Coordinate {
         }
         match (coordinating.is_over(), coordinating.was_stopped()) {
             (false, _) => say(&coordinating.invitation()),
-            (true, false) => say("this job is over"),
+            (true, false) => say(&done(&folder)),
             (true, true) => say(&format!(
                 "this job was stopped; to continue it, name another --state and --resume {}",
                 folder.join("checkpoints").display()
@@ -177,6 +198,12 @@ impl Coordinate {
             Err(failure) => (Err(failure), Saved::default()),
         };
         drop(here);
+        if let (Ok(result), State::Folder(folder)) = (&ended, &self.state)
+            && !result.stopped
+        {
+            // Tasks of a launcher that are started again find it. A disk that is full has been told of elsewhere.
+            let _ = std::fs::write(folder.join(DONE), "");
+        }
         if let Ok(result) = &ended {
             say_how_to_resume(
                 "coordinate --workers MIN:MAX --state NEW",
@@ -199,6 +226,9 @@ impl Coordinate {
             State::Folder(_) if self.advertise.is_some() => {
                 return Err(UsageError::AdvertiseWithoutEtcd.into());
             }
+            State::Folder(_) if self.etcd_ca.is_some() => {
+                return Err(UsageError::EtcdCaWithoutEtcd.into());
+            }
             State::Folder(folder) => return Ok(StatePlace::Folder(folder.clone())),
             State::Etcd(place) => place.clone(),
         };
@@ -218,7 +248,11 @@ impl Coordinate {
         if self.authority.is_none() && !self.insecure {
             return Err(UsageError::AuthorityNeeded.into());
         }
-        Ok(StatePlace::Etcd { place, address, folder: self.folder() })
+        let tls = self.etcd_ca.clone().map(|authorities| EtcdTls {
+            authorities,
+            own: self.etcd_cert.clone().zip(self.etcd_key.clone()),
+        });
+        Ok(StatePlace::Etcd { place, tls, address, folder: self.folder() })
     }
 
     /// The folder of what only this process needs.

@@ -132,6 +132,8 @@ pub enum UsageError {
     AdvertiseNeeded { listen: SocketAddr },
     #[error("--advertise is for a coordinator whose state is in etcd (--state etcd://...)")]
     AdvertiseWithoutEtcd,
+    #[error("--etcd-ca is for a coordinator whose state is in etcd (--state etcd://...)")]
+    EtcdCaWithoutEtcd,
     #[error("--advertise {address}: give a host and a port, such as 10.0.0.1:7070")]
     Advertise { address: String },
     #[error(

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use paceline_job::processes::EtcdPlace;
 
+use crate::coordinate::{DONE, done};
 use crate::error::{CliResult, CommandError, UsageError};
 use crate::output::say;
 
@@ -76,8 +77,17 @@ impl Launch {
         Ok(Planned { arguments, is_first: false })
     }
 
+    /// What to say if there is nothing left to join: the coordinator of a job that is done may have ended already. The first task
+    /// finds out by itself.
+    pub fn is_done(&self, planned: &Planned) -> Option<String> {
+        (!planned.is_first && self.state.join(DONE).exists()).then(|| done(&self.state))
+    }
+
     /// What must happen before, and beside, what was planned.
     pub fn begin(&self, planned: &Planned) -> CliResult {
+        if self.state.join(DONE).exists() {
+            return Ok(());
+        }
         if !self.hosts.is_empty() {
             // A token of an earlier run in this folder is still good: the coordinator continues there.
             let (launch, token) = (Remote::of(self), self.token());

@@ -153,6 +153,10 @@ fn run(command: Command, recipes: &[Recipe]) -> CliResult {
 fn launch(launch: &launch::Launch, recipes: &[Recipe]) -> CliResult {
     let planned = launch.plan()?;
     let cli = Cli::try_parse_from(&planned.arguments).unwrap_or_else(|error| error.exit());
+    if let Some(done) = launch.is_done(&planned) {
+        output::say(&done);
+        return Ok(());
+    }
     launch.begin(&planned)?;
     run(cli.command, recipes)
 }

@@ -63,6 +63,13 @@ pub fn failure(text: &str) {
     error!("{text}");
 }
 
+/// Logs a checkpoint. Without a log it is no message: checkpoints are usual.
+pub fn saved(path: &std::path::Path) {
+    if is_on() {
+        info!(path = %path.display(), "a checkpoint was saved");
+    }
+}
+
 /// Logs what changes in a run: members, scores, its end.
 pub struct LogReader;
 

@@ -52,6 +52,13 @@ pub struct OpenPage {
 const REQUESTS_MAX: usize = 16;
 
 impl PageFlags {
+    /// Makes sure that the page's port is free, before anything is said or begun.
+    pub fn check(&self) -> CliResult {
+        let Some(address) = self.page else { return Ok(()) };
+        let bound = std::net::TcpListener::bind(address);
+        bound.map(drop).map_err(|source| CommandError::Page { address, source }.into())
+    }
+
     /// Starts the page, and says where it is.
     pub fn open(&self, watched: &Watched<'_>) -> CliResult<OpenPage> {
         let Some(listen) = self.page else { return Ok(OpenPage::default()) };
@@ -97,15 +104,12 @@ fn asked(
     watched: &Watched<'_>,
     requests: SyncSender<(Request, Answer)>,
 ) -> impl Fn(Ask, Answer) + Send + Sync + use<> {
-    let (stop, now) = (watched.stop.requested.clone(), watched.saving.map(|it| it.now.clone()));
+    let stop = watched.stop.requested.clone();
     move |ask, answer| {
         // A request that finds no room is dropped with its answer.
         let pass_on = |request, answer| drop(requests.try_send((request, answer)));
         match ask {
-            Ask::Save => {
-                now.iter().for_each(|now| now.store(true, Ordering::Relaxed));
-                answer(Ok("a checkpoint is being saved".to_owned()));
-            }
+            Ask::Save => pass_on(Request::Save, answer),
             Ask::Stop => {
                 if !stop.swap(true, Ordering::SeqCst) {
                     say("stopped from the page: finishing the round");

@@ -63,7 +63,7 @@ impl Reader for RunReaders {
         self.totals.read(line);
         self.report.read(line);
         self.outputs.read(line);
-        self.bar.show(&self.totals);
+        self.bar.show(line, &self.totals);
         LogReader.read(line);
         self.tell(line);
         if let Some(page) = &mut self.page {

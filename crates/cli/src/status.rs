@@ -61,15 +61,26 @@ const BYTES_MAX: u64 = 8 << 20;
 impl Status {
     pub fn run(&self) -> CliResult {
         let page = &page_address(&self.page);
-        let first = fetch(page).map_err(CliError::failed)?;
-        self.show(&first)?;
+        self.follow(|| fetch(page), |snapshot| self.show(snapshot), PERIOD, GONE_AFTER)
+    }
+
+    /// Shows what `fetch` finds, again and again if that is wanted, until the run is over or nothing is found for so long.
+    fn follow(
+        &self,
+        mut fetch: impl FnMut() -> Result<Snapshot, StatusError>,
+        show: impl Fn(&Snapshot) -> CliResult,
+        period: Duration,
+        gone_after: Duration,
+    ) -> CliResult {
+        let first = fetch().map_err(CliError::failed)?;
+        show(&first)?;
         let (mut phase, mut lost_since) = (first.phase, None);
         while self.watch && !matches!(phase, Phase::Over | Phase::Failed) {
-            std::thread::sleep(PERIOD);
-            match fetch(page) {
+            std::thread::sleep(period);
+            match fetch() {
                 Ok(snapshot) => {
                     (phase, lost_since) = (snapshot.phase, None);
-                    self.show(&snapshot)?;
+                    show(&snapshot)?;
                 }
                 // Its last state may have come and gone between two looks.
                 Err(_) if phase == Phase::Stopping => {
@@ -80,9 +91,9 @@ impl Status {
                 Err(error) => match lost_since {
                     None => {
                         lost_since = Some(Instant::now());
-                        say(&format!("{error}; trying again for {} s", GONE_AFTER.as_secs()));
+                        say(&format!("{error}; trying again for {} s", gone_after.as_secs()));
                     }
-                    Some(since) if since.elapsed() > GONE_AFTER => {
+                    Some(since) if since.elapsed() > gone_after => {
                         say("the run has ended, or its page is gone");
                         return Ok(());
                     }
@@ -179,6 +190,52 @@ fn parse(page: &str, answer: &[u8]) -> Result<Snapshot, StatusError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_runtime::{Line, Reader, Record, WorkerId};
+    use paceline_watch::status::{Status as Watched, Surroundings};
+
+    fn snapshot(is_over: bool) -> Snapshot {
+        let mut status = Watched::default();
+        let members = vec![WorkerId(0)];
+        let mut read = |record| status.read(&Line { at: Duration::ZERO, record });
+        read(Record::View { number: 1, members, reason: String::new() });
+        if is_over {
+            read(Record::Over);
+        }
+        status.snapshot(Duration::ZERO, &Surroundings::default())
+    }
+
+    /// Follows a page that answers as this table says, once a millisecond; returns how often it was asked.
+    fn asked(answers: &[bool], gone_after: Duration) -> usize {
+        let mut asked = 0;
+        let fetch = || {
+            asked += 1;
+            match answers.get(asked - 1) {
+                Some(true) => Ok(snapshot(asked == answers.len())),
+                _ => Err(StatusError::Nobody("host:1".to_owned())),
+            }
+        };
+        let status = Status { page: String::new(), watch: true, json: true };
+        let period = Duration::from_millis(1);
+        status.follow(fetch, |_| Ok(()), period, gone_after).expect("it ends well");
+        asked
+    }
+
+    #[test]
+    fn a_page_that_is_gone_is_given_up_after_a_while() {
+        let since = Instant::now();
+
+        let times = asked(&[true, false], Duration::from_millis(60));
+
+        assert!(times > 3 && since.elapsed() >= Duration::from_millis(60), "{times}");
+        assert_eq!(GONE_AFTER, Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_page_that_answers_again_is_followed_to_the_end_of_the_run() {
+        let answers = [true, false, false, true, false, true];
+
+        assert_eq!(asked(&answers, Duration::from_secs(30)), answers.len());
+    }
 
     #[test]
     fn what_is_no_page_is_said_to_be_none() {

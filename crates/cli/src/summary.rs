@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::io::{IsTerminal, stderr, stdout};
 use std::path::Path;
 
 use paceline_job::run::totals::{RunTotals, Score};
@@ -113,7 +114,9 @@ fn summary(run: &ReportContext, result: &RunResult, readers: &RunReaders) -> Str
     for (name, value) in numbers(run, result) {
         let _ = writeln!(text, "{name:<10}{value}");
     }
-    if result.stopped {
+    // On a terminal the message that follows says so already.
+    let is_said = stdout().is_terminal() && stderr().is_terminal();
+    if result.stopped && !is_said {
         let _ = writeln!(text, "\n{}", stopped_at(run.prepared, result));
     }
     text += &utilization(&readers.totals.utilization());
@@ -280,10 +283,14 @@ fn last_of(scores: &[Score], value: fn(&Score) -> f64) -> f64 {
 /// What the loss of workers cost; nothing if none was lost.
 fn losses(started_over: u32, recovery: Option<Recovery>) -> Vec<(&'static str, String)> {
     let mut rows = vec![];
-    if let Some(Recovery { losses, median_seconds, worst_seconds }) = recovery {
+    if let Some(Recovery { losses, recovered, median_seconds, worst_seconds }) = recovery {
         let (median, worst) = (duration(median_seconds), duration(worst_seconds));
         let lost = counted(losses, "worker");
-        rows.push(("lost", format!("{lost}; training went on after {median} (worst {worst})")));
+        let went_on = match recovered {
+            0 => "training did not go on".to_owned(),
+            _ => format!("training went on after {median} (worst {worst})"),
+        };
+        rows.push(("lost", format!("{lost}; {went_on}")));
     }
     if started_over > 0 {
         let times = counted(started_over as usize, "time");
@@ -349,6 +356,54 @@ fn timelines(result: &RunResult, totals: &RunTotals, timeline: &Timeline) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_runtime::{Line, Reader, Record, Spans};
+    use paceline_watch::status::{Status, Surroundings};
+    use std::time::Duration;
+
+    /// One worker is lost before it took part, one in mid-run, and one at the end, after which nothing is applied.
+    #[test]
+    fn the_summary_counts_the_losses_that_the_status_counts() {
+        let view = |number, members: &[u32]| Record::View {
+            number,
+            members: members.iter().copied().map(WorkerId).collect(),
+            reason: "worker 9 was lost".to_owned(),
+        };
+        let freed = |who| Record::Freed { who: WorkerId(who), spans: Spans::new() };
+        let applied = |view| Record::Applied {
+            who: WorkerId(0),
+            version: 1,
+            spans: Spans::one(view, view + 1),
+            loss_sum: 1.0,
+            weight: None,
+            staleness: 0,
+            rate: 0.1,
+            round: None,
+            result: Some(paceline_runtime::journal::ResultName { exchange: view, view }),
+        };
+        let (mut totals, mut status) = (RunTotals::default(), Status::default());
+        let records = [
+            view(1, &[0, 1, 2]),
+            applied(1),
+            freed(7),
+            freed(2),
+            view(2, &[0, 1]),
+            applied(2),
+            freed(1),
+            view(3, &[0]),
+        ];
+
+        for (at, record) in records.into_iter().enumerate() {
+            let line = Line { at: Duration::from_secs(at as u64), record };
+            totals.read(&line);
+            status.read(&line);
+        }
+
+        let recovery = totals.recoveries.summary().expect("there were losses");
+        let counts = status.snapshot(Duration::from_secs(9), &Surroundings::default()).counts;
+        assert_eq!((recovery.losses as u64, counts.lost), (3, 3));
+        let rows = losses(0, Some(recovery));
+        assert!(rows[0].1.starts_with("3 workers; training went on after"), "{rows:?}");
+    }
 
     #[test]
     fn rates_have_no_digits_of_rounding() {

@@ -19,6 +19,7 @@ use crate::connection::{ANSWER, ClientError, PAUSE_FIRST, PAUSE_MAX, Target, run
 use crate::coordinators::Coordinators;
 use crate::join::Place;
 use crate::messages::*;
+use crate::reading::{ClockReading, Readings};
 
 /// What a worker hears.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +30,8 @@ pub enum Heard {
         peers: Vec<Peer>,
     },
     Note(serde_json::Value),
+    /// What the coordinator's clock shows, measured with a heartbeat: the best that is known.
+    Clock(ClockReading),
     /// The connection broke. What is said now is sent later.
     Broken,
     /// The connection stands again.
@@ -84,6 +87,8 @@ impl Client {
             acknowledged: 0,
             flushes: vec![],
             received: 0,
+            readings: Readings::default(),
+            opened: Instant::now(),
         };
         let run = move || runtime.block_on(keeper.run(receiver));
         let thread = std::thread::Builder::new().name("session".to_owned()).spawn(run);
@@ -185,6 +190,10 @@ impl Drop for Client {
     }
 }
 
+/// How many heartbeats a connection begins with, and the time between them.
+const FIRST_BEATS: u32 = 4;
+const FIRST_BEAT: Duration = Duration::from_millis(50);
+
 /// Keeps the session.
 struct Keeper {
     /// The coordinator that answered last.
@@ -201,6 +210,9 @@ struct Keeper {
     flushes: Vec<(u64, oneshot::Sender<()>)>,
     /// How many numbered orders have arrived.
     received: u64,
+    /// Of the coordinator's clock, over this connection.
+    readings: Readings,
+    opened: Instant,
 }
 
 /// Why a connection ended.
@@ -307,7 +319,7 @@ impl Keeper {
                     self.acknowledge(heard);
                     return Ok((down, up));
                 }
-                Down::Beat | Down::Coordinators(_) => {}
+                Down::Beat | Down::Echo { .. } | Down::Coordinators(_) => {}
                 _ => return Err(ClientError::Broken("a session begins with a welcome".to_owned())),
             }
         }
@@ -322,8 +334,13 @@ impl Keeper {
     ) -> End {
         let beat = (self.patience / 5).clamp(Duration::from_millis(10), Duration::from_secs(1));
         let mut beats = every(beat);
+        // The first ones come at once: the worker is about to begin, and should know the time.
+        let (mut first, mut firsts) = (FIRST_BEATS, every(FIRST_BEAT.min(beat)));
         let mut renewals = every(Duration::from_secs(600));
         let mut last_heard = Instant::now();
+        // It may be another coordinator.
+        self.readings.forget();
+        self.opened = Instant::now();
         loop {
             tokio::select! {
                 message = down.message() => {
@@ -346,9 +363,13 @@ impl Keeper {
                     Some(command) => self.obey(command, Some(&up)),
                 },
                 _ = beats.tick() => {
-                    if last_heard.elapsed() > self.patience || up.send(encode(&Up::Beat)).is_err() {
+                    if last_heard.elapsed() > self.patience || up.send(encode(&self.beat())).is_err() {
                         return End::Broken;
                     }
+                }
+                _ = firsts.tick(), if first > 0 => {
+                    first -= 1;
+                    let _ = up.send(encode(&self.beat()));
                 }
                 _ = renewals.tick() => {
                     if let Some(credentials) = self.credentials.as_ref().filter(|it| it.is_old(SystemTime::now())) {
@@ -378,10 +399,19 @@ impl Keeper {
                 return;
             }
             Down::Note(note) => Heard::Note(note),
+            Down::Echo { sent, now } => {
+                let Some(sent) = self.opened.checked_add(sent) else { return };
+                let reading = ClockReading::of_round_trip(sent, now, now, Instant::now());
+                Heard::Clock(self.readings.add(reading))
+            }
             Down::Coordinators(all) => return self.coordinators.learn(all),
             Down::Beat | Down::Welcome { .. } => return,
         };
         let _ = self.heard.send(heard);
+    }
+
+    fn beat(&self) -> Up {
+        Up::Beat { sent: self.opened.elapsed() }
     }
 
     fn acknowledge(&mut self, number: u64) {

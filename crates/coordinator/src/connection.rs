@@ -16,7 +16,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -40,6 +40,16 @@ pub enum ClientError {
     Untrusted { address: String, why: String },
     #[error("the connection to the coordinator broke: {0}")]
     Broken(String),
+    #[error("the job is over: there is nothing left to do")]
+    Over,
+    #[error(
+        "the coordinator at {address} encrypts its connections, and --insecure was given here: leave it out, or start both with it"
+    )]
+    Encrypted { address: String },
+    #[error(
+        "the coordinator at {address} was started with --insecure: give --insecure here, too, or start both without it"
+    )]
+    Unencrypted { address: String },
 }
 
 impl ClientError {
@@ -69,6 +79,8 @@ pub(crate) struct Target {
     pub tls: Option<Arc<ClientConfig>>,
     /// Without TLS a worker says who it is.
     pub claims: Option<WorkerId>,
+    /// Whether the certificate must name the host of the address.
+    checks_name: bool,
     /// How long a connection may take to be made.
     pub wait: Duration,
 }
@@ -94,13 +106,40 @@ impl Target {
             tls.alpn_protocols = vec![b"h2".to_vec()];
             Arc::new(tls)
         });
-        Target { address: address.to_owned(), tls, claims, wait: CONNECT }
+        Target { address: address.to_owned(), tls, claims, checks_name: false, wait: CONNECT }
+    }
+
+    /// For servers that are not ours: their certificates name hosts, not roles.
+    pub fn checking_name(self) -> Target {
+        Target { checks_name: true, ..self }
     }
 
     /// The same, at another address. If it is not the only one to try, it is given less time.
     pub fn at(&self, address: &str, is_only: bool, patience: Duration) -> Target {
         let wait = if is_only { CONNECT } else { CONNECT_ONE_OF_SEVERAL.min(patience / 2) };
         Target { address: address.to_owned(), wait, ..self.clone() }
+    }
+
+    /// After an attempt that failed: whether the other side encrypts and this one does not, or the reverse. Either looks like
+    /// noise to the other.
+    pub async fn explain(&self, error: ClientError) -> ClientError {
+        let is_noise = matches!(
+            error,
+            ClientError::Unreachable { .. }
+                | ClientError::Untrusted { .. }
+                | ClientError::Broken(_)
+        );
+        if !is_noise {
+            return error;
+        }
+        let address = || self.address.clone();
+        match (timeout(PROBE, first_bytes(&self.address)).await, &self.tls) {
+            // An alert of TLS.
+            (Ok(Ok([0x15, 3, ..])), None) => ClientError::Encrypted { address: address() },
+            // A frame with the settings of HTTP/2, in the clear.
+            (Ok(Ok([0, 0, _, 4, ..])), Some(_)) => ClientError::Unencrypted { address: address() },
+            _ => error,
+        }
     }
 
     pub async fn connect(&self) -> Result<Connection, ClientError> {
@@ -114,8 +153,14 @@ impl Target {
         let Some(tls) = &self.tls else {
             return Connection::over(stream, self.claims).await;
         };
-        // The name is not sent and not checked: roles in certificates are.
-        let name = ServerName::try_from("paceline").expect("a valid name");
+        let name = match (self.checks_name, self.address.rsplit_once(':')) {
+            (true, Some((host, _))) => {
+                let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+                ServerName::try_from(host).map_err(|error| unreachable(error.to_string()))?
+            }
+            // The name is not sent and not checked: roles in certificates are.
+            _ => ServerName::try_from("paceline").expect("a valid name"),
+        };
         let accepted =
             timeout(self.wait, TlsConnector::from(tls.clone()).connect(name, stream)).await;
         let stream = accepted.map_err(|_| unreachable("no answer to the handshake".to_owned()))?;
@@ -129,6 +174,19 @@ impl Target {
         })?;
         Connection::over(stream, None).await
     }
+}
+
+/// How long a probe may take.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// What a port answers to the first bytes of HTTP/2 without encryption.
+async fn first_bytes(address: &str) -> std::io::Result<[u8; 5]> {
+    let mut stream = TcpStream::connect(address).await?;
+    // The preface, and a frame with no settings.
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await?;
+    let mut bytes = [0; 5];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
 }
 
 pub(crate) struct Connection {
@@ -190,6 +248,7 @@ impl Connection {
         match decode(&answer)? {
             Answer::Yes(answer) => Ok(answer),
             Answer::Refused(why) => Err(ClientError::Refused(why)),
+            Answer::Over => Err(ClientError::Over),
         }
     }
 

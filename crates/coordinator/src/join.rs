@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use crate::connection::{ANSWER, ClientError, PAUSE_FIRST, PAUSE_MAX, Target, runtime};
 use crate::coordinators::Coordinators;
 use crate::messages::{Admitted, Described, JOIN, Join, LOOK, Look};
+use crate::reading::ClockReading;
 
 /// Why the coordinator should let this process in.
 #[derive(Clone)]
@@ -37,8 +38,8 @@ pub struct Place {
     pub address: String,
     /// `None` without TLS.
     pub credentials: Option<Credentials>,
-    /// The coordinator's clock when it answered.
-    pub now: Duration,
+    /// The coordinator's clock, as far as the answer says.
+    pub clock: ClockReading,
     pub patience: Duration,
 }
 
@@ -78,7 +79,7 @@ impl Invitation {
     pub fn look(&self, gives_up_after: Duration) -> Result<Described, ClientError> {
         let (version, token) = (self.version.clone(), self.token());
         let look = Look { version, token, request: self.key.request(self.nonce) };
-        self.call(LOOK, &look, gives_up_after)
+        Ok(self.call(LOOK, &look, gives_up_after)?.0)
     }
 
     /// Joins. `address`: where this process listens for peers; `facts`: what it knows of the job's model and data.
@@ -95,8 +96,9 @@ impl Invitation {
             address: address.to_owned(),
             facts: facts.to_owned(),
         };
-        let admitted: Admitted = self.call(JOIN, &join, gives_up_after)?;
-        let Admitted { who, certificate, authority, job, address, now, patience, .. } = admitted;
+        let (admitted, [sent, back]): (Admitted, _) = self.call(JOIN, &join, gives_up_after)?;
+        let Admitted { who, certificate, authority, job, address, patience, .. } = admitted;
+        let clock = ClockReading::of_round_trip(sent, admitted.received, admitted.now, back);
         let coordinators = self.coordinators;
         coordinators.learn(admitted.coordinators);
         // It has stored that this worker joins, so no other one can have been newer then.
@@ -115,15 +117,16 @@ impl Invitation {
                 Some(made.map_err(|error| refused(&error.to_string()))?)
             }
         };
-        Ok(Place { who, coordinators, address, credentials, now, patience })
+        Ok(Place { who, coordinators, address, credentials, clock, patience })
     }
 
+    /// Returns the answer, when the question was sent, and when the answer was here.
     fn call<T: serde::de::DeserializeOwned>(
         &self,
         method: &'static str,
         message: &impl serde::Serialize,
         gives_up_after: Duration,
-    ) -> Result<T, ClientError> {
+    ) -> Result<(T, [Instant; 2]), ClientError> {
         let target = self.target();
         let runtime = runtime()?;
         let deadline = Instant::now() + gives_up_after;
@@ -131,9 +134,18 @@ impl Invitation {
         loop {
             let attempt = async |address: &str, is_only: bool| {
                 let target = target.at(address, is_only, ANSWER);
-                let asked = async { target.connect().await?.ask(method, message).await };
+                let asked = async {
+                    let mut connection = target.connect().await?;
+                    let sent = Instant::now();
+                    let answer = connection.ask(method, message).await?;
+                    Ok((answer, [sent, Instant::now()]))
+                };
                 let answered = timeout(ANSWER, asked).await;
-                answered.unwrap_or_else(|_| Err(ClientError::Broken("no answer".to_owned())))
+                let no_answer = || Err(ClientError::Broken("no answer".to_owned()));
+                match answered.unwrap_or_else(|_| no_answer()) {
+                    Err(error) => Err(target.explain(error).await),
+                    answer => answer,
+                }
             };
             match runtime.block_on(self.coordinators.try_all(attempt)) {
                 Err(error) if error.is_passing() && Instant::now() + pause < deadline => {

@@ -15,6 +15,7 @@ pub mod fuzzing;
 mod incoming;
 mod join;
 mod messages;
+mod reading;
 mod service;
 mod store;
 mod stored;
@@ -22,6 +23,7 @@ mod stored;
 mod testing;
 
 pub use client::{Client, Heard, Speaker};
+pub use clock::Clock;
 pub use connection::ClientError;
 pub use coordinators::Coordinators;
 pub use driver::{CheckFacts, Driver, DriverConfig, DriverError, Happened};
@@ -30,8 +32,9 @@ pub use join::{Invitation, Place, Proof};
 pub use messages::{
     Admitted, Answer, Described, FileHead, INITIAL, Join, Look, MESSAGE_MAX, Peer, Said,
 };
+pub use reading::ClockReading;
 pub use service::{Service, ServiceConfig};
 pub use store::{
-    Disk, Etcd, EtcdConfig, EtcdError, EtcdPlace, JournalError, Log, LogError, Opened, PlaceError,
-    Store, StoreError,
+    Disk, Etcd, EtcdConfig, EtcdError, EtcdPlace, EtcdTls, JournalError, Log, LogError, Opened,
+    PlaceError, Store, StoreError,
 };

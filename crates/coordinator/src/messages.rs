@@ -66,7 +66,8 @@ pub struct Admitted {
     pub job: JobName,
     /// The address that peers are told.
     pub address: String,
-    /// The coordinator's clock.
+    /// The coordinator's clock when the question arrived, and when it was answered.
+    pub received: Duration,
     pub now: Duration,
     pub patience: Duration,
     /// How many coordinators there were before this one.
@@ -80,6 +81,8 @@ pub struct Admitted {
 pub enum Answer<T> {
     Yes(T),
     Refused(String),
+    /// There is nothing left to do.
+    Over,
 }
 
 /// What a worker says in its session. Words, lines and notes share one order.
@@ -96,19 +99,13 @@ pub enum Said {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Up {
     /// The first message of a connection: how many orders have arrived.
-    Hello {
-        received: u64,
-    },
+    Hello { received: u64 },
     /// Numbered from 1 over all connections of this worker.
-    Said {
-        number: u64,
-        said: Said,
-    },
+    Said { number: u64, said: Said },
     /// All orders up to this one have arrived.
-    Obeyed {
-        number: u64,
-    },
-    Beat,
+    Obeyed { number: u64 },
+    /// The worker lives. `sent` comes back in the echo: the time since the connection was opened, by the worker's clock.
+    Beat { sent: Duration },
     /// A new certificate for the same key is wanted.
     Renew(Request),
 }
@@ -137,6 +134,11 @@ pub enum Down {
         number: u64,
     },
     Beat,
+    /// The answer to a worker's beat: when that was sent, and what the coordinator's clock showed when it arrived.
+    Echo {
+        sent: Duration,
+        now: Duration,
+    },
     Renewed(Certificate),
     /// Something from whoever runs the coordinator; lost if the connection breaks.
     Note(serde_json::Value),

@@ -1,14 +1,14 @@
 //! The store in etcd, with a real one. `.ci/standby` installs it and runs these tests.
 
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use paceline_coordinator::{Etcd, EtcdConfig, EtcdError, Opened, StoreError};
+use paceline_coordinator::{Etcd, EtcdConfig, EtcdError, EtcdTls, Opened, StoreError};
 
 const NEEDS: &str = "etcd can be started: `apt-get install etcd-server`";
 
@@ -25,16 +25,79 @@ fn free_port() -> u16 {
     listener.local_addr().expect("it is bound").port()
 }
 
+/// An authority, a certificate of the server and one of a client, all in files.
+fn certificates(folder: &Path) {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let openssl = |arguments: &[&str]| {
+        let mut command = Command::new("openssl");
+        let command = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+        assert!(command.status().expect("openssl can be run").success(), "{arguments:?}");
+    };
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let new = |name: &str, more: &[&str]| {
+        let (key_file, out, subject) =
+            (file(&format!("{name}.key")), file(name), format!("/CN={name}"));
+        let rest = ["-keyout", &key_file, "-out", &out, "-subj", &subject];
+        openssl(&[&["req"], &key[..], &rest, more].concat());
+    };
+    new("ca", &["-x509", "-days", "2"]);
+    new("other-ca", &["-x509", "-days", "2"]);
+    for (name, extension) in
+        [("server", "subjectAltName=IP:127.0.0.1\n"), ("client", "extendedKeyUsage=clientAuth\n")]
+    {
+        new(name, &[]);
+        let (asked, made, extensions) =
+            (file(name), file(&format!("{name}.pem")), file("extensions"));
+        std::fs::write(&extensions, extension).expect("it can be written");
+        let (ca, ca_key) = (file("ca"), file("ca.key"));
+        openssl(&[
+            "x509",
+            "-req",
+            "-in",
+            &asked,
+            "-CA",
+            &ca,
+            "-CAkey",
+            &ca_key,
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            &extensions,
+            "-out",
+            &made,
+        ]);
+    }
+}
+
 impl Server {
     fn start() -> Server {
+        Server::start_with("http", |_| vec![])
+    }
+
+    /// A server that encrypts, and wants to see a certificate of the client.
+    fn start_encrypted() -> Server {
+        Server::start_with("https", |folder| {
+            certificates(folder);
+            let file = |name: &str| folder.join(name).display().to_string();
+            vec![
+                format!("--cert-file={}", file("server.pem")),
+                format!("--key-file={}", file("server.key")),
+                format!("--trusted-ca-file={}", file("ca")),
+                "--client-cert-auth".to_owned(),
+            ]
+        })
+    }
+
+    fn start_with(scheme: &str, more: impl FnOnce(&Path) -> Vec<String>) -> Server {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("paceline-etcd-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let (port, peer) = (free_port(), free_port());
-        let here = format!("http://127.0.0.1:{port}");
+        let here = format!("{scheme}://127.0.0.1:{port}");
         let data = folder.join("data").display().to_string();
-        let arguments: Vec<String> = [
+        let mut arguments: Vec<String> = [
             ("--data-dir", data),
             ("--listen-client-urls", here.clone()),
             ("--advertise-client-urls", here),
@@ -44,6 +107,7 @@ impl Server {
         .flat_map(|(flag, value)| [flag.to_owned(), value])
         .collect();
         std::fs::create_dir_all(&folder).expect("the temporary folder can be written");
+        arguments.extend(more(&folder));
         let child = launch(&arguments, port);
         Server { child, folder, port, arguments }
     }
@@ -62,6 +126,7 @@ impl Server {
             place: format!("etcd://127.0.0.1:1,127.0.0.1:{}/job", self.port)
                 .parse()
                 .expect("a place"),
+            tls: None,
             address: address.to_owned(),
             folder: self.folder.join(address),
             lease: Duration::from_secs(2),
@@ -105,6 +170,35 @@ impl Drop for Server {
 
 fn bytes(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|i| b'a' + ((i as u8) ^ seed) % 16).collect()
+}
+
+#[test]
+#[ignore = "needs etcd: .ci/standby runs it"]
+fn connections_to_etcd_are_encrypted_and_both_sides_show_certificates() {
+    let server = Server::start_encrypted();
+    let file = |name: &str| server.folder.join(name);
+    let own = Some((file("client.pem"), file("client.key")));
+    let config = |authorities: &str, own: &Option<(PathBuf, PathBuf)>| {
+        let tls = EtcdTls { authorities: file(authorities), own: own.clone() };
+        let place = format!("etcd://127.0.0.1:{}/job", server.port);
+        let config = server.config("a:1");
+        let waits = Duration::from_secs(3);
+        EtcdConfig { tls: Some(tls), place: place.parse().expect("a place"), waits, ..config }
+    };
+    let opened = Etcd::open(config("ca", &own));
+    let mut opened = opened.map_err(|error| error.to_string()).expect("etcd answers");
+    opened.store.snapshot(b"first").expect("stored");
+    drop(opened);
+
+    let again = Etcd::open(config("ca", &own)).map_err(|error| error.to_string());
+    assert_eq!(again.expect("etcd answers").snapshot.as_deref(), Some(&b"first"[..]));
+    let other = Etcd::open(config("other-ca", &own)).err().map(|error| error.to_string());
+    assert!(other.as_ref().is_some_and(|why| why.contains("--etcd-ca")), "{other:?}");
+    assert!(Etcd::open(config("ca", &None)).is_err(), "etcd wants to see a certificate");
+    let plain = EtcdConfig { tls: None, ..config("ca", &own) };
+    assert!(Etcd::open(plain).is_err(), "etcd encrypts");
+    let missing = Etcd::open(config("nothing", &own)).err().map(|error| error.to_string());
+    assert!(missing.as_ref().is_some_and(|why| why.contains("nothing")), "{missing:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! break and coordinators are killed, and strangers are turned away.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use paceline_coordinator::{
-    Client, ClientError, Coordinators, Disk, Driver, DriverConfig, Happened, Heard, Incoming,
-    Invitation, Place, Proof, Said, Service, ServiceConfig,
+    Client, ClientError, Clock, ClockReading, Coordinators, Disk, Driver, DriverConfig, Happened,
+    Heard, Incoming, Invitation, Place, Proof, Said, Service, ServiceConfig,
 };
 use paceline_identity::{Authority, Token, coordinator_server};
 use paceline_runtime::coordination::{Coordination, Input, Lease, Order, Rules, Word};
@@ -46,6 +47,7 @@ impl Drop for Folder {
 struct Running {
     address: SocketAddr,
     sender: tokio::sync::mpsc::Sender<Incoming>,
+    clock: Clock,
     stop: channel::Sender<()>,
     thread: Option<JoinHandle<Vec<Happened>>>,
     token: Token,
@@ -99,6 +101,7 @@ impl Running {
             files: folder.0.join("files"),
             file_bytes_max: Arc::new(AtomicU64::new(1 << 20)),
             beat: Duration::from_millis(200),
+            clock: driver.clock(),
             dials_back: true,
         };
         let service = Service::start(config, driver.sender()).expect("the port is free");
@@ -109,7 +112,7 @@ impl Running {
         let revoked = driver.make_token(hour, 100).expect("a token");
         driver.revoke_token(revoked.id).expect("revoked");
         let (stop, stopped) = channel::channel::<()>();
-        let (address, sender) = (service.address(), driver.sender());
+        let (address, sender, clock) = (service.address(), driver.sender(), driver.clock());
         let run = move || {
             let mut happened = vec![];
             while stopped.try_recv() != Err(channel::TryRecvError::Disconnected) {
@@ -120,7 +123,8 @@ impl Running {
             happened
         };
         let thread = Some(std::thread::spawn(run));
-        Running { address, sender, stop, thread, token, others: vec![once, expired, revoked] }
+        let others = vec![once, expired, revoked];
+        Running { address, sender, clock, stop, thread, token, others }
     }
 
     /// Ends it without writing anything more.
@@ -156,6 +160,11 @@ struct Relay {
 
 impl Relay {
     fn to(target: SocketAddr) -> Relay {
+        Relay::delaying(target, [Duration::ZERO; 2])
+    }
+
+    /// What is sent to the coordinator arrives later by the first delay, what it sends by the second.
+    fn delaying(target: SocketAddr, [there, back]: [Duration; 2]) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let (cut, cuts) = channel::channel::<()>();
@@ -173,13 +182,9 @@ impl Relay {
                 if let Ok((near, _)) = listener.accept() {
                     near.set_nonblocking(false).expect("a socket");
                     let Ok(far) = TcpStream::connect(target) else { continue };
-                    for (mut from, mut to) in [(&near, &far), (&far, &near)].map(|(from, to)| {
-                        (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"))
-                    }) {
-                        std::thread::spawn(move || {
-                            let _ = std::io::copy(&mut from, &mut to);
-                            let _ = to.shutdown(std::net::Shutdown::Both);
-                        });
+                    for (from, to, delay) in [(&near, &far, there), (&far, &near, back)] {
+                        let clone = |it: &TcpStream| it.try_clone().expect("a socket");
+                        pass_on(clone(from), clone(to), delay);
                     }
                     open.extend([near, far]);
                 }
@@ -188,6 +193,26 @@ impl Relay {
         });
         Relay { address, cut }
     }
+}
+
+/// Passes on what comes in, so much later.
+fn pass_on(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let (sender, pieces) = channel::channel::<(Instant, Vec<u8>)>();
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            let _ = sender.send((Instant::now() + delay, buffer[..length].to_vec()));
+        }
+    });
+    std::thread::spawn(move || {
+        for (due, piece) in pieces {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&piece).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    });
 }
 
 fn line(n: u64) -> Said {
@@ -266,6 +291,45 @@ fn nothing_is_lost_or_doubled_when_connections_break() {
     assert_eq!(notes(&folder), counted(100));
 }
 
+#[test]
+fn a_worker_knows_the_coordinators_clock_within_the_bound_that_it_states() {
+    let folder = Folder::new();
+    let running = Running::start(&folder, OPTIONS);
+    let [there, back] = [40, 10].map(Duration::from_millis);
+    let relay = Relay::delaying(running.address, [there, back]);
+    let proof = Proof::Token(running.token.clone());
+    let coordinators = Coordinators::new([relay.address.to_string()]);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+
+    // The clock's own reading lies between two looks at the right one.
+    let off = |reading: &ClockReading| {
+        let (known, right) = (reading.now(), running.clock.now());
+        right.abs_diff(known)
+    };
+    let slack = Duration::from_millis(3);
+    let invitation = Invitation::new(&coordinators, proof, VERSION, false);
+    let place = invitation.join(&address, "data", LONG).expect("it joins");
+    assert!(off(&place.clock) <= place.clock.error + slack, "{:?}", off(&place.clock));
+
+    let client = Client::start(&place, LONG).expect("a thread");
+    let (mut readings, deadline) = (vec![], Instant::now() + LONG);
+    while readings.len() < 5 {
+        assert!(Instant::now() < deadline, "the beats of five seconds are echoed");
+        if let Some(Heard::Clock(reading)) = client.recv_timeout(Duration::from_millis(100)) {
+            assert!(off(&reading) <= reading.error + slack, "{:?}: {reading:?}", off(&reading));
+            readings.push(reading);
+        }
+    }
+    let best = readings.pop().expect("there are five");
+    drop(client);
+    running.kill();
+
+    // Half of the way there and back, and what this machine adds.
+    let half = (there + back) / 2;
+    assert!(best.error >= half && best.error < half + Duration::from_millis(10), "{best:?}");
+}
+
 /// Two that both believe to be active: a copy of the state makes a newer one, while the older one lives.
 #[test]
 fn a_worker_finds_the_coordinator_that_took_over_and_does_not_go_back_to_the_older_one() {
@@ -282,7 +346,10 @@ fn a_worker_finds_the_coordinator_that_took_over_and_does_not_go_back_to_the_old
     let options = Options { port: newer.address.port(), ..OPTIONS };
     place.coordinators = Coordinators::new([relay.address, newer.address].map(|it| it.to_string()));
     let client = Client::start(&place, LONG).expect("a thread");
-    let started = client.recv_timeout(LONG);
+    let mut started = client.recv_timeout(LONG);
+    while let Some(Heard::Clock(_)) = started {
+        started = client.recv_timeout(LONG);
+    }
     assert!(
         matches!(started, Some(Heard::Order { order: Order::Start { .. }, .. })),
         "{started:?}"
@@ -292,11 +359,16 @@ fn a_worker_finds_the_coordinator_that_took_over_and_does_not_go_back_to_the_old
     client.say(ask(1));
     assert_eq!(leases(&client, 1).0, [1], "of the newer one");
     newer.kill();
+    let killed = Instant::now();
     let until = Instant::now() + Duration::from_secs(2);
     client.say(ask(2));
     while Instant::now() < until {
         let heard = client.recv_timeout(Duration::from_millis(50));
-        assert!(matches!(heard, None | Some(Heard::Broken)), "of the older one: {heard:?}");
+        let was_before = matches!(&heard, Some(Heard::Clock(reading)) if reading.at <= killed);
+        assert!(
+            was_before || matches!(heard, None | Some(Heard::Broken)),
+            "of the older one: {heard:?}"
+        );
     }
     let newest = Running::start(&copy, options);
     assert_eq!(leases(&client, 1).0, [2], "of the newest one");

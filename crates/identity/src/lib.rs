@@ -21,7 +21,10 @@ pub use handshakes::{Handshake, Handshakes};
 pub use hex::{Digest, Nonce, bytes};
 pub use name::{JobName, Name, NameError, Role};
 pub use request::{Key, Request, RequestError};
-pub use tls::{IsMember, coordinator_server, join_client, peer_client, peer_server, stream_client};
+pub use tls::{
+    IsMember, authority_client, coordinator_server, join_client, peer_client, peer_server,
+    stream_client,
+};
 pub use token::{Admission, Refusal, Token, TokenChange, TokenError, TokenId, TokenState, Tokens};
 pub use trust::{Trust, name_of};
 

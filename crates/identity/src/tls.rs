@@ -11,12 +11,12 @@ use paceline_runtime::WorkerId;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    ServerConfig, SignatureScheme,
 };
 use webpki::{KeyUsage, anchor_from_trusted_cert};
 
@@ -44,6 +44,26 @@ pub fn join_client(fingerprint: Digest) -> ClientConfig {
 pub fn stream_client(credentials: &Credentials) -> ClientConfig {
     let expected = Expected::Role(credentials.trust().clone(), Role::Coordinator);
     client(expected).with_client_cert_resolver(Arc::new(credentials.clone())).into_config()
+}
+
+/// For a server of another kind, whose certificate one of these authorities has signed for its host's name. `own`: what this
+/// process shows, if it is asked for a certificate.
+pub fn authority_client(
+    authorities: Vec<CertificateDer<'static>>,
+    own: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+) -> Result<ClientConfig, Error> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority)?;
+    }
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("the provider knows TLS 1.3")
+        .with_root_certificates(roots);
+    match own {
+        Some((certificates, key)) => config.with_client_auth_cert(certificates, key),
+        None => Ok(config.with_no_client_auth()),
+    }
 }
 
 /// For links that peers dial. `is_member` is asked at every handshake.

@@ -87,8 +87,11 @@ impl RunResult {
 /// How long training stood still when workers were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recovery {
-    /// How many workers were lost while the job went on.
+    /// How many workers were lost.
     pub losses: usize,
+    /// How many of these losses training went on after; the times are those of these.
+    #[serde(default)]
+    pub recovered: usize,
     pub median_seconds: f64,
     pub worst_seconds: f64,
 }

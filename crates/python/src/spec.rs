@@ -118,7 +118,7 @@ impl Spec {
         let checkpoints: Checkpoints = self.job.checkpoints.clone()?;
         let (job, from) = (self.job.clone(), self.resume.clone().map(Into::into));
         let say = |message: &str| eprintln!("paceline: {message}");
-        Some(Saving { job, checkpoints, from, now: Arc::default(), say })
+        Some(Saving { job, checkpoints, from, now: Arc::default(), say, saved: |_| {} })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who may join, and with which certificate.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use paceline_identity::{Admission, Certificate, Name, Request, Role, Token, TokenChange};
 use paceline_runtime::WorkerId;
@@ -33,11 +33,19 @@ impl Driver {
             _ => {}
         }
         let admission = self.memory.tokens.check(token, request, SystemTime::now());
-        let admission = admission.map_err(|refusal| refusal.to_string())?;
-        if admission == Admission::New && self.coordinator.is_over() {
-            return Err("the job is over".to_owned());
-        }
-        Ok(admission)
+        admission.map_err(|refusal| refusal.to_string())
+    }
+
+    /// Whether somebody might join, if the job were not over.
+    pub(super) fn is_too_late(
+        &self,
+        token: Option<&Token>,
+        known: Option<WorkerId>,
+        version: &str,
+        request: &Request,
+    ) -> bool {
+        self.coordinator.is_over()
+            && self.check(token, known, version, request) == Ok(Admission::New)
     }
 
     pub(super) fn join(
@@ -47,15 +55,13 @@ impl Driver {
         join: Join,
         reply: Reply<Admitted>,
     ) {
+        if self.is_too_late(token.as_ref(), known, &join.version, &join.request) {
+            return drop(reply.send(Answer::Over));
+        }
         match self.try_join(token.as_ref(), known, join) {
             Err(why) => drop(reply.send(Answer::Refused(why))),
             Ok(admitted) => {
-                // A newcomer sets its clock by the answer, which may have waited for the disk.
-                let clock = self.clock;
-                let reply = move || {
-                    let admitted = Admitted { now: clock.now(), ..admitted };
-                    drop(reply.send(Answer::Yes(admitted)));
-                };
+                let reply = move || drop(reply.send(Answer::Yes(admitted)));
                 self.after(After::Reply(Box::new(reply)));
             }
         }
@@ -86,7 +92,9 @@ impl Driver {
             authority: authority.map_or(vec![], |authority| authority.certificate().to_vec()),
             job: self.memory.job.clone(),
             address,
-            now: self.clock.now(),
+            // The port says when the question came and when the answer goes.
+            received: Duration::ZERO,
+            now: Duration::ZERO,
             patience: self.config.rules.patience,
             incarnation: self.coordinator.state().incarnation(),
             coordinators: self.coordinators.clone(),

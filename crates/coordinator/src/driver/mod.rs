@@ -88,9 +88,13 @@ pub enum DriverError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(
-        "the state in {0} belongs to another job; give another place, or the job that it was made for"
+        "the state in {place} belongs to another job; give another place, or the job that it was made for"
     )]
-    OtherJob(String),
+    OtherJob {
+        place: String,
+        /// The job that the state was made for, as its caller wrote it down.
+        text: String,
+    },
     #[error("the state in {place} was written by another version of this program ({why})")]
     Format { place: String, why: String },
     #[error("cannot start a timer: {0}")]
@@ -182,6 +186,11 @@ impl Driver {
     /// The coordinator's clock. It counts from the start of the job and goes on over restarts.
     pub fn now(&self) -> Duration {
         self.clock.now()
+    }
+
+    /// For the service, which answers while the driver waits for its store.
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// The journal of the job so far, up to the last commit; a restarted process reads it again.
@@ -336,6 +345,9 @@ impl Driver {
         match message {
             Incoming::Look { token, known, version, request, reply } => {
                 let answer = match self.check(token.as_ref(), known, &version, &request) {
+                    _ if self.is_too_late(token.as_ref(), known, &version, &request) => {
+                        Answer::Over
+                    }
                     Ok(_) => Answer::Yes(Described {
                         job: self.memory.job.clone(),
                         text: self.memory.text.clone(),

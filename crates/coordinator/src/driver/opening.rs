@@ -29,7 +29,7 @@ impl Driver {
         };
         let Stored { mut memory, state } = stored;
         if memory.text != config.text {
-            return Err(DriverError::OtherJob(place));
+            return Err(DriverError::OtherJob { place, text: memory.text });
         }
         let mut entries: Vec<Entry> = vec![];
         for batch in batches {

@@ -22,6 +22,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::server::{Grpc, StreamingService};
 use tonic::{Response, Status, Streaming};
 
+use crate::clock::Clock;
 use crate::files;
 use crate::incoming::{Incoming, Lane};
 use crate::messages::*;
@@ -38,6 +39,7 @@ pub struct Port {
     pub files: PathBuf,
     pub file_bytes_max: Arc<AtomicU64>,
     pub beat: Duration,
+    pub clock: Clock,
     pub dials_back: bool,
     pub incoming: mpsc::Sender<Incoming>,
     pub sessions: AtomicU64,
@@ -159,11 +161,16 @@ impl Caller {
 
     async fn join(&self, mut messages: Streaming<Bytes>) -> Result<Messages, Status> {
         let mut join: Join = decode(&first(&mut messages).await?)?;
+        let received = self.port.clock.now();
         let Join { version, token, request, .. } = join.clone();
         // A stranger with a wrong token must not have the coordinator dial anywhere.
         let look = self.ask_to_look(Look { version, token: token.clone(), request }).await?;
-        if let Answer::Refused(why) = look {
-            return Ok(one(&self.said_to_stranger(Answer::<Admitted>::Refused(why))));
+        match look {
+            Answer::Yes(_) => {}
+            Answer::Over => return Ok(one(&Answer::<Admitted>::Over)),
+            Answer::Refused(why) => {
+                return Ok(one(&self.said_to_stranger(Answer::<Admitted>::Refused(why))));
+            }
         }
         join.address = seen_from(&join.address, self.from.ip());
         if self.port.dials_back
@@ -174,7 +181,13 @@ impl Caller {
         let token = read_token(token.as_ref()).map_err(Status::invalid_argument)?;
         let (reply, answer) = oneshot::channel();
         self.tell(Incoming::Join { token, known: self.known, join, reply }).await?;
-        let answer = answer.await.map_err(gone)?;
+        let answer = match answer.await.map_err(gone)? {
+            Answer::Yes(admitted) => {
+                // A newcomer sets its clock by the answer, which may have waited for the disk.
+                Answer::Yes(Admitted { received, now: self.port.clock.now(), ..admitted })
+            }
+            refused => refused,
+        };
         Ok(one(&self.said_to_stranger(answer)))
     }
 
@@ -193,7 +206,7 @@ impl Caller {
         };
         let session = self.port.sessions.fetch_add(1, Ordering::Relaxed);
         let (lane, receiver) = Lane::new();
-        let beats = lane.0.downgrade();
+        let (beats, echoes) = (lane.0.downgrade(), lane.0.downgrade());
         self.tell(Incoming::Connected { from, session, received, lane }).await?;
         let caller = self.clone();
         // Beats go on while the coordinator waits for its store, and takes nothing that is said.
@@ -221,7 +234,14 @@ impl Caller {
                 let message = match decode(&bytes) {
                     Ok(Up::Said { number, said }) => Incoming::Said { from, session, number, said },
                     Ok(Up::Obeyed { number }) => Incoming::Obeyed { from, session, number },
-                    Ok(Up::Beat) => Incoming::Beat { from, session },
+                    Ok(Up::Beat { sent }) => {
+                        // At once, because the worker measures how long it takes.
+                        if let Some(lane) = echoes.upgrade() {
+                            let now = caller.port.clock.now();
+                            let _ = lane.send(Ok(encode(&Down::Echo { sent, now })));
+                        }
+                        Incoming::Beat { from, session }
+                    }
                     Ok(Up::Renew(request)) => Incoming::Renew { from, session, request },
                     Ok(Up::Hello { .. }) | Err(_) => {
                         caller.port.turned(caller.from, "it sent a malformed message");

@@ -27,6 +27,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use self::calls::{Caller, HANDSHAKE, Port, answer};
+use crate::clock::Clock;
 use crate::incoming::Incoming;
 
 pub struct ServiceConfig {
@@ -40,6 +41,8 @@ pub struct ServiceConfig {
     pub file_bytes_max: Arc<AtomicU64>,
     /// How often every worker hears from the coordinator.
     pub beat: Duration,
+    /// Workers set their clocks by it.
+    pub clock: Clock,
     /// Whether a worker that joins is refused when it cannot be reached.
     pub dials_back: bool,
 }
@@ -62,14 +65,22 @@ impl Service {
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
-        let ServiceConfig { tls, files, file_bytes_max, beat, dials_back, .. } = config;
+        let ServiceConfig { tls, files, file_bytes_max, beat, clock, dials_back, .. } = config;
         let tls = tls.map(|mut tls| {
             tls.alpn_protocols = vec![b"h2".to_vec()];
             TlsAcceptor::from(Arc::new(tls))
         });
         let sessions = AtomicU64::new(1);
-        let port =
-            Arc::new(Port { tls, files, file_bytes_max, beat, dials_back, incoming, sessions });
+        let port = Arc::new(Port {
+            tls,
+            files,
+            file_bytes_max,
+            beat,
+            clock,
+            dials_back,
+            incoming,
+            sessions,
+        });
         let run = move || {
             runtime.block_on(async move {
                 let Ok(listener) = TcpListener::from_std(listener) else { return };

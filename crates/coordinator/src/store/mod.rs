@@ -11,7 +11,7 @@ pub(crate) mod log;
 use std::path::{Path, PathBuf};
 
 pub use disk::Disk;
-pub use etcd::{Etcd, EtcdConfig, EtcdError, EtcdPlace, PlaceError};
+pub use etcd::{Etcd, EtcdConfig, EtcdError, EtcdPlace, EtcdTls, PlaceError};
 pub use journal::JournalError;
 pub(crate) use log::sync_folder;
 pub use log::{Log, LogError};

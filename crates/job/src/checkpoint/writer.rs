@@ -29,6 +29,8 @@ pub struct Saving {
     pub now: Arc<AtomicBool>,
     /// Called with a message when a checkpoint could not be written; the run continues.
     pub say: fn(&str),
+    /// Called with each checkpoint that was written.
+    pub saved: fn(&Path),
 }
 
 impl Saving {
@@ -93,10 +95,10 @@ impl Writer {
         let (snapshots, inbox) = sync_channel(0);
         let done = prepared.plan.resumed.as_ref().map(|snapshot| snapshot.done.clone());
         let begun = folder.begun.clone().zip(done);
-        let say = saving.say;
+        let (say, tell) = (saving.say, saving.saved);
         let thread = std::thread::Builder::new()
             .name("checkpoints".into())
-            .spawn(move || write_all((&folder, begun), &blank, inbox, say))
+            .spawn(move || write_all((&folder, begun), &blank, inbox, (say, tell)))
             .expect("the system can start another thread");
         Ok(Writer { snapshots, waiting: None, thread, say, refuses: false })
     }
@@ -142,7 +144,7 @@ fn write_all(
     (folder, begun): (&Folder, Option<(PathBuf, Spans)>),
     blank: &Manifest,
     snapshots: Receiver<Offer>,
-    say: fn(&str),
+    (say, tell): (fn(&str), fn(&Path)),
 ) -> Saved {
     let mut saved = Saved::default();
     for (snapshot, losses, past) in snapshots {
@@ -157,6 +159,7 @@ fn write_all(
                 if let Some(error) = not_deleted {
                     say(&error.to_string());
                 }
+                tell(&path);
                 saved = Saved { newest: Some(path), error: None };
             }
             Err(error) => {

@@ -3,6 +3,7 @@
 //!
 //! It has no data and runs no model. What it must know of them, the first worker tells it ([`Facts`]).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use paceline_coordinator::{
-    Disk, Driver, DriverConfig, Etcd, EtcdConfig, EtcdPlace, Opened, Service, ServiceConfig,
-    StoreError,
+    Disk, Driver, DriverConfig, DriverError, Etcd, EtcdConfig, EtcdPlace, EtcdTls, Opened, Service,
+    ServiceConfig, StoreError,
 };
 use paceline_identity::{Authority, Digest, Token, coordinator_server};
 use paceline_net::processes::frame::Limits;
@@ -19,6 +20,8 @@ use paceline_net::processes::message::{JobText, Saves};
 use paceline_runtime::Line;
 use paceline_runtime::coordination::{Coordination, Rules};
 use paceline_runtime::edge::ClusterOutput;
+
+use serde_json::Value;
 
 use super::join::RESUMED;
 use super::remote::{RemoteConfig, RemoteRun, TokenFile, store};
@@ -63,6 +66,8 @@ pub enum StatePlace {
     /// Log and journal are in etcd, so that a standby on another machine can continue.
     Etcd {
         place: EtcdPlace,
+        /// `None`: connections to etcd are not encrypted.
+        tls: Option<EtcdTls>,
         /// Where workers reach this coordinator.
         address: String,
         /// What only this process needs: the token, wishes of the user, a copy of the journal.
@@ -153,6 +158,7 @@ impl Coordinating {
         let workers_first = before.map_or(members_min, |it| it.manifest.workers_first);
         let outline = job.check_without_data(workers_first, recipes)?;
         let saves = job.checkpoints.as_ref().map(|it| Saves { every_rounds: it.rounds });
+        let saves_something = saves.is_some();
         let text = JobText {
             // Where checkpoints go is this process's business, and every worker has its data elsewhere.
             json: serde_json::to_string(&Job { checkpoints: None, data_dir: None, ..job.clone() })
@@ -210,7 +216,17 @@ impl Coordinating {
             authority,
             grace: GRACE.min(patience / 4),
         };
-        let mut driver = Driver::open(config, opened).map_err(|error| failed(&error))?;
+        let wanted = config.text.clone();
+        let mut driver = Driver::open(config, opened).map_err(|error| match &error {
+            DriverError::OtherJob { place, text } => {
+                let differs = difference(text, &wanted);
+                let why = format!(
+                    "the state in {place} belongs to another job{differs}; give another --state, or the job that it was made for"
+                );
+                RunError::Coordinate { why }
+            }
+            _ => failed(&error),
+        })?;
         let (begins, coordination) = (blueprint.clone(), outline.coordination);
         driver.begin_journal_with(move |facts| begins.first_lines(facts, coordination));
         let file_bytes_max = Arc::<AtomicU64>::default();
@@ -221,6 +237,7 @@ impl Coordinating {
                 files: files.clone(),
                 file_bytes_max: file_bytes_max.clone(),
                 beat: patience / 4,
+                clock: driver.clock(),
                 dials_back: true,
             },
             driver.sender(),
@@ -243,6 +260,7 @@ impl Coordinating {
             is_restarted,
             wishes: Wishes::open(folder).map_err(|error| failed(&error))?,
             token_file,
+            saves: saves_something,
             say,
         });
         let (members_first, is_shared) = (rules.members_first, state.is_shared());
@@ -383,6 +401,36 @@ impl Coordinating {
     }
 }
 
+/// In which settings a job differs from the one that a state was made for; empty if that cannot be read.
+fn difference(stored: &str, wanted: &str) -> String {
+    let settings = |text: &str| -> Option<BTreeMap<String, Value>> {
+        let mut text: BTreeMap<String, Value> = serde_json::from_str(text).ok()?;
+        let job: BTreeMap<String, Value> =
+            serde_json::from_str(text.remove("json")?.as_str()?).ok()?;
+        // Both follow from settings that are compared.
+        text.remove("workers_first");
+        text.remove("members_min");
+        text.extend(job);
+        Some(text)
+    };
+    let Some((stored, wanted)) = settings(stored).zip(settings(wanted)) else {
+        return String::new();
+    };
+    let value = |all: &BTreeMap<String, Value>, name: &str| match all.get(name) {
+        None | Some(Value::Null) => "none".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+    };
+    let names: BTreeSet<&String> = stored.keys().chain(wanted.keys()).collect();
+    let differ = names.into_iter().filter_map(|name| {
+        let (there, here) = (value(&stored, name), value(&wanted, name));
+        (there != here)
+            .then(|| format!("{} is {there} there and {here} here", name.replace('_', " ")))
+    });
+    let differ: Vec<String> = differ.collect();
+    if differ.is_empty() { String::new() } else { format!(" ({})", differ.join(", ")) }
+}
+
 fn counted(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
@@ -406,9 +454,9 @@ fn open_store(
     authority: Option<&Authority>,
 ) -> Result<Opened, RunError> {
     let failed = |error: StoreError| RunError::Coordinate { why: error.to_string() };
-    let (place, address, folder) = match &options.state {
+    let (place, tls, address, folder) = match &options.state {
         StatePlace::Folder(folder) => return Disk::open(folder).map_err(|it| failed(it.into())),
-        StatePlace::Etcd { place, address, folder } => (place, address, folder),
+        StatePlace::Etcd { place, tls, address, folder } => (place, tls, address, folder),
     };
     // It is free now, rather than found to be taken when this coordinator is needed.
     let listen = options.listen;
@@ -416,6 +464,7 @@ fn open_store(
     drop(bound.map_err(|error| RunError::Coordinate { why: cannot_listen(listen, &error) })?);
     let opened = Etcd::open(EtcdConfig {
         place: place.clone(),
+        tls: tls.clone(),
         address: address.clone(),
         folder: folder.clone(),
         lease: options.patience,

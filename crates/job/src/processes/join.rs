@@ -8,14 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use paceline_coordinator::{Client, Coordinators, Heard, Invitation, Place, Proof, Said, Speaker};
+use paceline_coordinator::{
+    Client, ClientError, Coordinators, Heard, Invitation, Place, Proof, Said, Speaker,
+};
 use paceline_identity::{Credentials, Token};
 use paceline_net::processes::frame::Limits;
 use paceline_net::processes::message::{Down, JobText, PackedSnapshot, Up};
-use paceline_net::processes::{Ended, Gradients, pipe};
+use paceline_net::processes::{Clock, Ended, Gradients, pipe};
 use paceline_runtime::coordination::{Order, Word};
-use paceline_runtime::{HostLine, WorkerId};
+use paceline_runtime::{HostLine, Line, Record, WorkerId};
 
+use super::clock_error::ToldError;
 use super::orphan::{Orphan, SharedOrphan};
 use super::own::{Addresses, common_initial};
 use super::worker::{Life, listen, prepare, spawn};
@@ -107,8 +110,7 @@ fn join_as(
     let JoinOptions { coordinator, token, signals, .. } = &options;
     let JoinOptions { advertise, insecure, say, .. } = options;
     let version = env!("CARGO_PKG_VERSION");
-    let failed =
-        |error: paceline_coordinator::ClientError| RunError::Join { why: error.to_string() };
+    let failed = |error: ClientError| RunError::Join { why: error.to_string() };
     let mut proof = Proof::Token(token.clone());
     let mut known: Option<Known> = None;
     let mut short_lives = 0;
@@ -120,6 +122,10 @@ fn join_as(
                 say(&format!("{error}; trying for {} s", FIRST_WAIT.as_secs()));
                 invitation.look(FIRST_WAIT).map_err(failed)?
             }
+            Err(ClientError::Over) => {
+                say(&ClientError::Over.to_string());
+                return Ok(());
+            }
             described => described.map_err(failed)?,
         };
         if known.as_ref().is_none_or(|known| known.text != described.text) {
@@ -130,7 +136,8 @@ fn join_as(
         let address = advertise.unwrap_or(bound).to_string();
         let place = invitation.join(&address, facts, FIRST_WAIT).map_err(failed)?;
         let since = Instant::now();
-        let Place { who, now, patience, ref credentials, .. } = place;
+        let Place { who, patience, ref credentials, .. } = place;
+        let clock = Clock::from(place.clock.now());
         say(&format!("joined as worker {who}; peers reach it at {}", place.address));
         let client = Client::start(&place, GONE_AFTER * patience).map_err(failed)?;
         let speaker = client.speaker();
@@ -170,13 +177,14 @@ fn join_as(
             to,
             limits,
             addresses,
+            clock: clock.clone(),
             say,
         };
         let hearing = spawn("hear", move || ear.hear());
         let security: Option<Credentials> = credentials.clone();
         let life = Life {
             id: who,
-            now: now + since.elapsed(),
+            clock: clock.clone(),
             secret: [0, 0],
             security: security.clone(),
             patience,
@@ -386,6 +394,7 @@ struct Ear {
     to: Sender<Down>,
     limits: Limits,
     addresses: Addresses,
+    clock: Clock,
     say: fn(&str),
 }
 
@@ -402,6 +411,7 @@ impl Ear {
 
     fn follow_orders(&self) -> Result<(), RunError> {
         let speaker = self.client.speaker();
+        let mut told = ToldError::default();
         loop {
             let Some(heard) = self.client.recv_timeout(Duration::from_millis(100)) else {
                 if self.to.send(Down::Idle).is_err() {
@@ -438,8 +448,20 @@ impl Ear {
                         self.to.send(Down::SendCenter { request }).is_ok()
                     }
                     Note::Dismissed => self.to.send(Down::Dismissed).is_ok(),
+                    Note::Told { text } => {
+                        (self.say)(&text);
+                        true
+                    }
                     _ => true,
                 },
+                Heard::Clock(reading) => {
+                    self.clock.set(reading.at, reading.shown);
+                    if let Some(error) = told.news(reading.at, reading.error) {
+                        let record = Record::ClockSet { who: self.who, error };
+                        speaker.say(Said::Line(Line { at: self.clock.now(), record }));
+                    }
+                    true
+                }
                 Heard::Broken => {
                     (self.say)("the coordinator is away; training goes on");
                     true

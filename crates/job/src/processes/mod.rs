@@ -2,6 +2,7 @@
 
 mod center_lines;
 mod children;
+mod clock_error;
 mod coordinate;
 mod join;
 mod office;
@@ -11,6 +12,7 @@ mod own;
 mod ranks;
 mod remote;
 mod reported;
+mod waiting;
 mod wishes;
 mod worker;
 
@@ -46,7 +48,7 @@ pub use coordinate::{CoordinateOptions, Coordinating, StatePlace};
 pub use join::{HostProgram, JoinOptions, join, join_hosted};
 pub use own::{Addresses, described};
 /// A place in etcd, for coordinators with a standby.
-pub use paceline_coordinator::{EtcdPlace, PlaceError};
+pub use paceline_coordinator::{EtcdPlace, EtcdTls, PlaceError};
 /// With what a stranger may join.
 pub use paceline_identity::{Token, write_private};
 #[cfg(feature = "mpi")]
@@ -307,6 +309,10 @@ enum Note {
     Failed {
         why: String,
     },
+    /// For the user of the worker.
+    Told {
+        text: String,
+    },
     /// Of another version: it is ignored.
     Unknown,
 }
@@ -341,7 +347,8 @@ mod tests {
         for rounds in [None, std::num::NonZero::new(7)] {
             let checkpoints = Checkpoints { rounds, ..Checkpoints::into("saved") };
             let (job, now, say) = (Job::default(), Default::default(), |_: &str| {});
-            let saving = Saving { job: job.clone(), checkpoints, from: None, now, say };
+            let saving =
+                Saving { job: job.clone(), checkpoints, from: None, now, say, saved: |_| {} };
             let prepared = job.prepare(2).expect("the job is valid");
             let text = job_text(&job, &prepared, vec![], Some(&saving));
 

@@ -219,7 +219,7 @@ fn save(
     let folder = rescue().map_err(|error| error.to_string())?;
     let checkpoints = Checkpoints::into(&folder.to_string_lossy());
     let (job, now) = (job.clone(), Arc::default());
-    let saving = Saving { job, checkpoints, from: None, now, say };
+    let saving = Saving { job, checkpoints, from: None, now, say, saved: |_| {} };
     let mut prepared = prepared.clone();
     prepared.workers = 1;
     let mut writer = Writer::start(&saving, &prepared, &[]).map_err(|error| error.to_string())?;

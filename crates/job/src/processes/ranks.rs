@@ -224,7 +224,7 @@ fn live(
     let computes = Arc::<AtomicBool>::default();
     let worker = WorkerConfig {
         me: id,
-        clock,
+        clock: clock.clone(),
         gradients: Gradients::Ours {
             compute: noticed(prepared.compute(), computes.clone()),
             pace: pace.get(id.0 as usize).copied().unwrap_or_default(),

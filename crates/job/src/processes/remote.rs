@@ -19,6 +19,7 @@ use paceline_runtime::{Line, Record, Snapshot, Spans, WorkerId, WorkerSnapshot};
 
 use super::center_lines::CenterLines;
 use super::join::{SNAPSHOT, center_name, part_name};
+use super::waiting::Waiting;
 use super::wishes::Wishes;
 use super::{Note, Reported};
 use crate::error::RunError;
@@ -52,6 +53,7 @@ pub(super) struct RemoteRun {
     requests: u64,
     concluded: Option<(WorkerId, Option<u64>)>,
     refusals: Refusals,
+    waiting: Waiting,
     /// Until then members that are not connected may come back.
     awaits_until: Option<Instant>,
 }
@@ -95,6 +97,8 @@ pub(super) struct RemoteConfig {
     pub is_restarted: bool,
     pub wishes: Wishes,
     pub token_file: TokenFile,
+    /// Whether there are checkpoints.
+    pub saves: bool,
     pub say: fn(&str),
 }
 
@@ -150,6 +154,7 @@ impl RemoteRun {
             requests: 0,
             concluded: None,
             refusals: Refusals { since: Instant::now(), said: 0, unsaid: 0 },
+            waiting: Waiting::new(config.saves),
         }
     }
 
@@ -203,6 +208,7 @@ impl RemoteRun {
             }
             self.take(it);
         }
+        self.waiting.tell(&self.driver);
         Ok(())
     }
 

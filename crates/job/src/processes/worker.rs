@@ -14,7 +14,7 @@ use paceline_learn::vector::mean;
 use paceline_net::processes::frame::Limits;
 use paceline_net::processes::message::{Conclude, Down, JobText, Saves, Secret, Up, VERSION};
 use paceline_net::processes::{
-    Ended, Evaluation, Gradients, Process, ProcessCluster, ProcessConfig, Shape, pipe,
+    Clock, Ended, Evaluation, Gradients, Process, ProcessCluster, ProcessConfig, Shape, pipe,
 };
 use paceline_runtime::journal::fingerprint;
 use paceline_runtime::{Executor, Owner, Plan, SavePlan, WorkerId, train as run_worker};
@@ -92,7 +92,8 @@ fn serve(
         let pace = pace.get(id.0 as usize).copied().unwrap_or_default();
         let (security, up) = (None, up.clone());
         let gradients = Gradients::Ours { compute: prepared.compute(), pace };
-        let life = Life { id, now, secret, security, patience, gradients, listener, up, down };
+        let clock = Clock::from(now);
+        let life = Life { id, clock, secret, security, patience, gradients, listener, up, down };
         match life.live(&prepared, signals)? {
             (Ended::PutOut { banned: false, .. }, Some(stream)) => {
                 if signals.leave.load(Ordering::Relaxed) {
@@ -118,7 +119,7 @@ pub(super) fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), R
 /// The time of a worker under one id.
 pub(super) struct Life {
     pub id: WorkerId,
-    pub now: Duration,
+    pub clock: Clock,
     pub secret: Secret,
     pub security: Option<Credentials>,
     pub patience: Duration,
@@ -135,13 +136,13 @@ impl Life {
         prepared: &Prepared,
         signals: &WorkerSignals,
     ) -> Result<(Ended, Option<Receiver<Down>>), Error> {
-        let Life { id, now, secret, security, patience, gradients, listener, up, down } = self;
+        let Life { id, clock, secret, security, patience, gradients, listener, up, down } = self;
         let plan = &prepared.plan;
         let (evaluations, requests) = mpsc::channel();
         let evaluating = Evaluating::start(prepared, requests, up.clone());
         let (process, cluster) = Process::start(ProcessConfig {
             me: id,
-            now,
+            clock,
             secret,
             security,
             patience,

@@ -43,6 +43,10 @@ pub(crate) enum Next {
     Ended,
 }
 
+/// The answer to a wish that cannot be fulfilled.
+const NOTHING_TO_SAVE: &str =
+    "no worker is left, so there is nothing to save; the newest checkpoint stays what it was";
+
 /// Looks after a run while it lasts.
 pub(crate) struct Watch<'a> {
     pub observer: Observer<'a>,
@@ -86,12 +90,21 @@ impl Watch<'_> {
         }
     }
 
-    /// Does what the user asks of single workers.
+    /// Does what the user asks of the run, or of single workers.
     fn serve(&mut self, run: &mut dyn Running) {
         let Some(requests) = &self.requests else { return };
         while let Ok((request, answer)) = requests.try_recv() {
-            let who = request.worker();
             let members = &self.observer.totals.members;
+            let Some(who) = request.worker() else {
+                answer(match members.len() {
+                    0 => Err(NOTHING_TO_SAVE.to_owned()),
+                    _ => {
+                        run.save();
+                        Ok("a checkpoint is being saved".to_owned())
+                    }
+                });
+                continue;
+            };
             let refusal = match members.contains(&who) {
                 false => Some(format!("worker {who} is no member now")),
                 // Without a member nothing is left of what was learned.

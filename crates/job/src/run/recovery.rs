@@ -14,6 +14,7 @@ pub struct Recoveries {
     /// When samples were last applied.
     applied: Duration,
     open: Vec<Open>,
+    losses: usize,
     times: Vec<Duration>,
 }
 
@@ -31,6 +32,7 @@ impl Reader for Recoveries {
             }
             Record::Freed { who, .. } => {
                 let since = self.died.remove(who).unwrap_or(self.applied);
+                self.losses += 1;
                 self.open.push(Open { since, view: None });
             }
             Record::View { number, .. } => {
@@ -55,9 +57,13 @@ impl Recoveries {
     pub fn summary(&self) -> Option<Recovery> {
         let mut times = self.times.clone();
         times.sort_unstable();
-        let worst_seconds = times.last()?.as_secs_f64();
-        let median_seconds = times[times.len() / 2].as_secs_f64();
-        Some(Recovery { losses: times.len(), median_seconds, worst_seconds })
+        let seconds = |time: Option<&Duration>| time.map_or(0.0, Duration::as_secs_f64);
+        (self.losses > 0).then(|| Recovery {
+            losses: self.losses,
+            recovered: times.len(),
+            median_seconds: seconds(times.get(times.len() / 2)),
+            worst_seconds: seconds(times.last()),
+        })
     }
 }
 
@@ -95,7 +101,8 @@ mod tests {
         for (at, record) in lines {
             recoveries.read(&Line { at: Duration::from_secs(at), record });
         }
-        let expected = Recovery { losses: 1, median_seconds: 5.0, worst_seconds: 5.0 };
+        let expected =
+            Recovery { losses: 1, recovered: 1, median_seconds: 5.0, worst_seconds: 5.0 };
         assert_eq!(recoveries.summary(), Some(expected));
     }
 }

@@ -1,13 +1,15 @@
-//! What the user asks of single workers while a run lasts.
+//! What the user asks of a run, or of single workers, while it lasts.
 
 use std::sync::mpsc::Receiver;
 
 use paceline_runtime::WorkerId;
 use paceline_runtime::coordination::Input;
 
-/// A wish about one worker.
+/// A wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
+    /// Save a checkpoint.
+    Save,
     /// Count it as lost. It may join again, under a new id.
     PutOut(WorkerId),
     /// Put it out for good.
@@ -20,15 +22,18 @@ pub type Answer = Box<dyn FnOnce(Result<String, String>) + Send>;
 pub type Requests = Receiver<(Request, Answer)>;
 
 impl Request {
-    pub fn worker(self) -> WorkerId {
+    /// Whom it is about.
+    pub fn worker(self) -> Option<WorkerId> {
         match self {
-            Request::PutOut(who) | Request::Ban(who) => who,
+            Request::Save => None,
+            Request::PutOut(who) | Request::Ban(who) => Some(who),
         }
     }
 
     /// What the coordinator is told.
     pub(crate) fn input(self) -> Input {
         match self {
+            Request::Save => Input::Save,
             Request::PutOut(who) => Input::PutOut(who),
             Request::Ban(who) => Input::Ban(who),
         }

@@ -279,6 +279,7 @@ impl Running for ThreadRun {
             return Err("threads stay to the end, unless the run rehearses faults".to_owned());
         }
         match request {
+            Request::Save => self.save(),
             Request::PutOut(who) => self.crew.hub.put_out(who),
             Request::Ban(who) => self.crew.hub.ban(who),
         }

@@ -13,8 +13,9 @@ use paceline_runtime::edge::{Event, News};
 use paceline_runtime::wire::{Entry, Tail};
 use paceline_runtime::{Sum, Ticket, View, WorkerId};
 
+use super::clock::Clock;
 use super::exchanges::Shape;
-use super::mesh::{Clock, Command, Mesh, MeshConfig};
+use super::mesh::{Command, Mesh, MeshConfig};
 use super::message::Up;
 
 pub struct Member {

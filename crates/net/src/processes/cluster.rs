@@ -18,8 +18,9 @@ use paceline_runtime::evaluation::{Part, Parts, bytes_fetched};
 use paceline_runtime::wire::{Extent, Letter, Shelf};
 use paceline_runtime::{Line, Record, Spans, Ticket, View, WorkerId};
 
+use super::clock::Clock;
 use super::exchanges::Shape;
-use super::mesh::{Clock, Command, Mesh, MeshConfig, MeshHandle};
+use super::mesh::{Command, Mesh, MeshConfig, MeshHandle};
 use super::message::{Conclude, Down, Secret, Up};
 use super::shelves::OwnShelves;
 use crate::gradients::{Computing, StartHost};
@@ -27,8 +28,7 @@ use crate::gradients::{Computing, StartHost};
 /// What a worker process knows when it has been admitted.
 pub struct ProcessConfig {
     pub me: WorkerId,
-    /// The time since the job began.
-    pub now: Duration,
+    pub clock: Clock,
     pub secret: Secret,
     /// Encrypts the links to peers; `None`: in the clear.
     pub security: Option<Credentials>,
@@ -116,13 +116,12 @@ pub struct ProcessCluster {
 
 impl Process {
     pub fn start(config: ProcessConfig) -> io::Result<(Process, ProcessCluster)> {
-        let ProcessConfig { me, now, secret, patience, listener, shape, gradients, .. } = config;
+        let ProcessConfig { me, clock, secret, patience, listener, shape, gradients, .. } = config;
         let ProcessConfig { coordination, up, down, evaluations, security, shares_memory, .. } =
             config;
-        let clock = Clock::from(now);
-        let mesh_up = up.clone();
+        let (mesh_up, mesh_clock) = (up.clone(), clock.clone());
         let links = |events| {
-            let up = mesh_up;
+            let (up, clock) = (mesh_up, mesh_clock);
             Mesh::start(MeshConfig {
                 me,
                 secret,
@@ -177,7 +176,7 @@ impl Process {
             .spawn(move || listener.listen(down))?;
         let cluster = ProcessCluster {
             me,
-            clock,
+            clock: clock.clone(),
             mesh: mesh.clone(),
             inbox,
             events: events.clone(),

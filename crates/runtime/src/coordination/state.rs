@@ -59,6 +59,9 @@ struct Member {
     holds: bool,
     leaves: bool,
     finished: bool,
+    /// It is the last member of a job that waits for others, wants to leave, and has handed in what it holds, after so many rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parts_after: Option<u64>,
 }
 
 /// The numbered messages from and to one worker.
@@ -221,7 +224,10 @@ impl State {
                     self.order_members(&Order::Save { number }, &mut output);
                 }
             }
-            Entry::Saved(saved) => self.saved = Some(saved.clone()),
+            Entry::Saved(saved) => {
+                self.saved = Some(saved.clone());
+                self.part(saved.round, &mut output);
+            }
         }
         output
     }
@@ -311,6 +317,7 @@ impl State {
             Word::Restored { reign, done } => self.restored(from, *reign, done, output),
             Word::Settled { view, .. } => self.settled(from, *view, output),
             Word::HandedIn { snapshot, digest, done } => {
+                self.hears_part(from, *snapshot);
                 let applied = self.leases.ledger().done();
                 let part = Part { number: *snapshot, digest: *digest, agreed: done.clone() };
                 output.snapshot = self.collection.on_part(&self.in_force, applied, from, part);

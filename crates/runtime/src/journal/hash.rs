@@ -20,8 +20,10 @@ impl JournalHash {
     }
 
     pub fn add(&mut self, line: &Line) {
-        // How often a run is evaluated is no part of it.
-        if let Record::Validated { .. } | Record::Fetched { .. } = line.record {
+        // How often a run is evaluated is no part of it, nor is how well clocks agree.
+        if let Record::Validated { .. } | Record::Fetched { .. } | Record::ClockSet { .. } =
+            line.record
+        {
             return;
         }
         self.time(line.at);
@@ -115,6 +117,10 @@ impl JournalHash {
                 self.numbers(&[*samples, loss.to_bits(), accuracy.to_bits()]);
             }
             Record::Fetched { samples, bytes } => self.numbers(&[*samples, *bytes]),
+            Record::ClockSet { who, error } => {
+                self.worker(*who);
+                self.time(*error);
+            }
             Record::Finished { who, rounds, fingerprint } => {
                 self.worker(*who);
                 self.numbers(&[*rounds, *fingerprint]);
@@ -217,6 +223,7 @@ fn tag(record: &Record) -> u8 {
         Record::Interrupted { .. } => 27,
         Record::Validated { .. } => 28,
         Record::Fetched { .. } => 29,
+        Record::ClockSet { .. } => 30,
     }
 }
 

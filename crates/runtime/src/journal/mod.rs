@@ -227,6 +227,13 @@ pub enum Record {
         samples: u64,
         bytes: u64,
     },
+    /// A worker has compared its clock with the coordinator's: its times are wrong by `error` at most. Only where clocks are measured,
+    /// when that changes much. No part of the journal's hash, either.
+    ClockSet {
+        who: WorkerId,
+        #[serde(with = "seconds")]
+        error: Duration,
+    },
     /// Every member has told the coordinator that it has finished.
     Over,
     /// A worker was told that the job is over; its replica's fingerprint.
@@ -342,6 +349,7 @@ impl Record {
             | Record::Restored { who, .. }
             | Record::PutOut { who }
             | Record::Note { who, .. }
+            | Record::ClockSet { who, .. }
             | Record::Finished { who, .. } => Some(*who),
             Record::Began { .. }
             | Record::View { .. }

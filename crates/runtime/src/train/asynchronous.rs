@@ -28,7 +28,6 @@ pub async fn run(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>) {
 
 async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordination: Coordination) {
     let centered = matches!(coordination, Coordination::Centered { .. });
-    let mut said_bye = false;
     while !worker.port.look(|inbox| inbox.has_ended()) {
         worker.return_missing();
         worker.follow_view();
@@ -43,11 +42,12 @@ async fn live(worker: &mut Worker, mut strategy: Box<dyn AnyStrategy>, coordinat
         }
         let is_only_member = worker.view.members.len() == 1;
         // The only member cannot leave: it works until another one has joined.
-        if worker.port.look(|inbox| inbox.leave_ordered) && !(said_bye && is_only_member) {
-            worker.give_back_lease().await;
-            if !std::mem::replace(&mut said_bye, true) {
-                worker.port.tell(Word::Bye);
+        let leaves = worker.port.look(|inbox| inbox.leave_ordered);
+        if leaves && !(worker.has_said_bye() && is_only_member) {
+            if worker.view.members.len() >= worker.plan.members_min {
+                worker.give_back_lease().await;
             }
+            worker.say_bye_if_ordered();
             let (known, me) = (worker.view.number, worker.id);
             if !is_only_member {
                 wait_for_change(worker, known, |view| !view.has(me) || view.members == [me]).await;

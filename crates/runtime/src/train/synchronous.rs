@@ -56,24 +56,50 @@ async fn live(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Resul
             continue;
         }
         if are_too_few {
-            let known = worker.view.number;
-            let has_changed = |inbox: &Inbox| inbox.view_number() > known;
-            let comes = |inbox: &Inbox| {
-                inbox.plan_due().is_some() || has_changed(inbox) || inbox.stop_ordered
-            };
-            wait(worker, Wanted::View, comes).await?;
-            if let Some(plan) = worker.port.look(|inbox| inbox.plan_due().cloned()) {
-                board(worker, strategy, plan, false).await?;
-            } else if !worker.port.look(|inbox| has_changed(inbox)) {
-                // No result will carry the wish to stop. All members wait at this boundary and are told, and no plan comes
-                // after the order to stop, so that all end here.
-                worker.state.agreed.stopped = true;
-            }
+            pause(worker, strategy).await?;
             continue;
         }
         attempt(worker, strategy, Step::Round).await?;
         hand_in_if_due(worker, strategy.as_ref()).await?;
     }
+}
+
+/// Waits at a boundary with too few members. No result will carry what the user wishes, but all members wait at the same boundary
+/// and are told.
+async fn pause(worker: &mut Worker, strategy: &mut Box<dyn AnyStrategy>) -> Result<(), Interrupt> {
+    let (known, me) = (worker.view.number, worker.id);
+    let (has_said_bye, served) = (worker.has_said_bye(), worker.save_served);
+    let saves = worker.plan.saves.is_some();
+    let is_last = worker.view.members == [me];
+    // The last member leaves when what it holds is saved.
+    let parts = saves && is_last && has_said_bye && worker.parted_in != known;
+    let has_changed = |inbox: &Inbox| inbox.view_number() > known;
+    let wants_to_leave = |inbox: &Inbox| inbox.leave_ordered && !has_said_bye;
+    let wants_save = |inbox: &Inbox| saves && inbox.save_ordered > served;
+    let comes = |inbox: &Inbox| {
+        inbox.plan_due().is_some()
+            || has_changed(inbox)
+            || inbox.stop_ordered
+            || parts
+            || wants_to_leave(inbox)
+            || wants_save(inbox)
+    };
+    wait(worker, Wanted::View, comes).await?;
+    if let Some(plan) = worker.port.look(|inbox| inbox.plan_due().cloned()) {
+        board(worker, strategy, plan, false).await?;
+    } else if worker.port.look(|inbox| has_changed(inbox) || wants_to_leave(inbox)) {
+        // The loop settles, or says goodbye.
+    } else if worker.port.look(|inbox| inbox.stop_ordered) {
+        // No plan comes after the order to stop, so that all end here.
+        worker.state.agreed.stopped = true;
+    } else {
+        if parts {
+            worker.parted_in = known;
+        }
+        worker.save_agreed = worker.port.look(|inbox| inbox.save_ordered);
+        hand_in(worker, strategy.as_ref()).await?;
+    }
+    Ok(())
 }
 
 /// Waits until this worker holds what the members hold: it starts with them, or adopts their state.
@@ -158,14 +184,15 @@ async fn hand_in_if_due(worker: &mut Worker, strategy: &dyn AnyStrategy) -> Resu
         true => has_ended || !worker.stop_served,
         false => has_ended || is_whole_period || is_agreed,
     };
-    if is_due {
-        worker.save_served = worker.save_agreed;
-        worker.stop_served = worker.state.agreed.stopped;
-        let done = worker.state.agreed.ledger.done().clone();
-        let shared = shared_state(worker, strategy).await;
-        worker.hand_in(round, Some(done), shared).await?;
-    }
-    Ok(())
+    if is_due { hand_in(worker, strategy).await } else { Ok(()) }
+}
+
+async fn hand_in(worker: &mut Worker, strategy: &dyn AnyStrategy) -> Result<(), Interrupt> {
+    worker.save_served = worker.save_agreed;
+    worker.stop_served = worker.state.agreed.stopped;
+    let (round, done) = (worker.state.round, worker.state.agreed.ledger.done().clone());
+    let shared = shared_state(worker, strategy).await;
+    worker.hand_in(round, Some(done), shared).await
 }
 
 /// The plan that all contributors of the last result had heard of, unless a view in force is newer.

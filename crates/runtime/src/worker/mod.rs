@@ -126,6 +126,8 @@ pub struct Worker {
     pub(crate) save_agreed: u64,
     /// The number of the newest requested snapshot that this worker has handed in its part of.
     pub(crate) save_served: u64,
+    /// The view of which this worker was the last member when it handed in what it holds, to leave.
+    pub(crate) parted_in: u64,
     /// This worker has handed in a part of the snapshot that ends a stopped job.
     pub(crate) stop_served: bool,
     /// Samples of the job applied when the round began, as all members know, or as the lease said.
@@ -169,6 +171,7 @@ impl Worker {
             out_of_samples: false,
             save_agreed: 0,
             save_served: 0,
+            parted_in: 0,
             stop_served: false,
             clock: 0,
             nominal_batch: 0.0,

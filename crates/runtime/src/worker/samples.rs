@@ -14,6 +14,13 @@ use crate::ledger::{Ledger, even_share};
 use crate::plan::Owner;
 use crate::spans::Spans;
 
+/// What ends a wait for samples.
+enum Found {
+    Lease(Lease),
+    Missing,
+    Wish,
+}
+
 /// A first guess of the base batches in an open batch, until one has been measured.
 const FIRST_EXPECTED_BATCHES: u64 = 4;
 
@@ -160,6 +167,8 @@ impl Worker {
 
     async fn leased(&mut self, samples: u64, ahead: bool) -> Spans {
         let (me, port) = (self.id, self.port.clone());
+        let (has_said_bye, served) = (self.said_bye, self.save_served);
+        let (members_min, saves) = (self.plan.members_min, self.plan.saves.is_some());
         let ticket = self.lease.take().unwrap_or_else(|| port.lease(samples));
         let lease = loop {
             let found = port
@@ -167,13 +176,24 @@ impl Worker {
                     // A worker that is let go in the middle of a round gets no more samples.
                     let is_gone = inbox.has_ended() || !inbox.is_member(me);
                     let lease = inbox.lease(ticket).or(is_gone.then_some(Lease::Over));
-                    lease.map(Some).or((!inbox.missing.is_empty()).then_some(None))
+                    // With too few members no lease comes, for hours perhaps; what the user wishes is done between rounds.
+                    let members = inbox.view.as_ref().map_or(0, |view| view.members.len());
+                    let is_wished = (inbox.leave_ordered && !has_said_bye)
+                        || (inbox.save_ordered > served && saves);
+                    let ends_round = members < members_min && is_wished;
+                    let returns = (!inbox.missing.is_empty()).then_some(Found::Missing);
+                    let found = lease.map(Found::Lease).or(returns);
+                    found.or(ends_round.then_some(Found::Wish))
                 })
                 .await;
             match found {
-                Some(lease) => break lease,
+                Found::Lease(lease) => break lease,
                 // What is returned now may be what is waited for.
-                None => self.return_missing(),
+                Found::Missing => self.return_missing(),
+                Found::Wish => {
+                    self.lease = Some(ticket);
+                    return Spans::new();
+                }
             }
         };
         match lease {

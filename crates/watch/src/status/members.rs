@@ -21,6 +21,8 @@ pub struct Members {
 pub struct Member {
     /// When it was first heard of, or became a member again.
     pub since: Duration,
+    /// Its times are wrong by this much at most, if that was measured.
+    pub clock_error: Option<Duration>,
     /// When the journal last had a line of it.
     pub heard: Duration,
     pub fate: Option<(State, Duration)>,
@@ -68,6 +70,11 @@ impl Members {
         }
         let member =
             self.known.entry(who).or_insert_with(|| Member { since: at, ..Member::default() });
+        if let Record::ClockSet { error, .. } = &line.record {
+            // Its connection lives; the worker may hang nevertheless.
+            member.clock_error = Some(*error);
+            return;
+        }
         member.heard = member.heard.max(at);
         match &line.record {
             Record::Computed { since, samples, .. } => {

@@ -25,7 +25,7 @@ use events::Events;
 use members::{Member, Members};
 use recent::{Recent, covered};
 use verdicts::{Grounds, verdicts};
-use waits::{Underway, Waits};
+use waits::{Underway, WAIT_SHOWN, Waits};
 
 pub use metrics::metrics;
 pub use snapshot::{
@@ -83,8 +83,6 @@ pub struct Surroundings {
 const HANGS_MIN: Duration = Duration::from_secs(2);
 /// A worker hangs if nothing was heard of it for this many of its usual rounds.
 const HANGS_ROUNDS: u32 = 8;
-/// Shorter waits come and go with every round.
-const WAIT_SHOWN: Duration = Duration::from_millis(300);
 
 impl Reader for Status {
     fn read(&mut self, line: &Line) {
@@ -230,6 +228,7 @@ impl Status {
             let is_member = self.members.view.contains(&who);
             let seconds = member.covered(now).max(0.1);
             let recent = |sum: Recent| sum.sum(now) / seconds;
+            let waits_now = underway.waited_for(who, now, seconds) / seconds;
             Some(Worker {
                 id: who.0,
                 state,
@@ -247,9 +246,10 @@ impl Status {
                 compute_seconds: member.compute.as_secs_f64(),
                 waited_seconds: member.waited.as_secs_f64(),
                 waited_for_seconds: member.waited_for.as_secs_f64(),
-                waited_for: (recent(member.recent.waited_for) / others).min(1.0),
+                waited_for: ((recent(member.recent.waited_for) + waits_now) / others).min(1.0),
                 bytes_sent: member.bytes,
                 silent_seconds: now.saturating_sub(member.heard).as_secs_f64(),
+                clock_error_seconds: member.clock_error.map(|error| error.as_secs_f64()),
                 committed: member.committed,
             })
         };

@@ -93,6 +93,9 @@ pub struct Worker {
     pub bytes_sent: u64,
     /// Since its last sign of life in the journal.
     pub silent_seconds: f64,
+    /// Times of its lines are wrong by this much at most, if that was measured.
+    #[serde(default)]
+    pub clock_error_seconds: Option<f64>,
     /// The sums of whole rounds, if it has ended one.
     pub committed: Option<Committed>,
 }

@@ -139,6 +139,34 @@ fn a_worker_that_does_not_enter_hangs_and_the_others_are_seen_to_wait() {
 }
 
 #[test]
+fn what_waiting_costs_does_not_fall_while_a_worker_hangs() {
+    let mut lines = two_workers(20);
+    lines.push(entered(205, 0, 20));
+    let status = status(&lines);
+
+    let costs: Vec<f64> =
+        [600, 5_000, 25_000, 120_000].map(|ms| at(&status, ms).workers[1].waited_for).into();
+
+    assert!(costs.is_sorted(), "{costs:?}");
+    assert_eq!(costs[3], 1.0);
+    let cost = at(&status, 120_000).verdicts.cost;
+    assert_eq!(cost.sentence, "Waiting costs 50 % of the members' time.");
+}
+
+#[test]
+fn how_well_a_clock_is_known_is_shown_and_is_no_sign_of_life() {
+    let mut lines = two_workers(20);
+    lines.push(entered(205, 0, 20));
+    let error = milliseconds(3);
+    lines.push(line(5_200, Record::ClockSet { who: WorkerId(1), error }));
+    let it = at(&status(&lines), 5_205);
+
+    assert_eq!(it.workers[1].clock_error_seconds, Some(0.003));
+    assert_eq!(it.workers[0].clock_error_seconds, None);
+    assert_eq!(it.workers[1].state, State::Hanging);
+}
+
+#[test]
 fn a_worker_that_computes_while_its_sum_is_under_way_does_not_wait() {
     let mut lines = two_workers(1);
     let record = Record::Exchanged {

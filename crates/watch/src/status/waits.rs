@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use paceline_runtime::{Line, Record, WorkerId};
 
+/// Shorter waits come and go with every round.
+pub const WAIT_SHOWN: Duration = Duration::from_millis(300);
+
 /// The exchanges that some members have entered.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
@@ -38,6 +41,21 @@ pub struct Underway {
     /// Who waits, and since when.
     pub waiting: BTreeMap<WorkerId, Duration>,
     pub missing: Vec<WorkerId>,
+}
+
+impl Underway {
+    /// How long others have waited for this worker in the present exchange, in seconds; of each at most so many. Sums of waits that
+    /// have ended know nothing of a worker that hangs.
+    pub fn waited_for(&self, who: WorkerId, now: Duration, most: f64) -> f64 {
+        if !self.missing.contains(&who) {
+            return 0.0;
+        }
+        let waits = self.waiting.values().map(|since| now.saturating_sub(*since));
+        let waits =
+            waits.filter(|wait| *wait >= WAIT_SHOWN).map(|wait| wait.as_secs_f64().min(most));
+        // Nobody knows yet who of them will be the last one.
+        waits.sum::<f64>() / self.missing.len() as f64
+    }
 }
 
 /// Exchanges that lost a member never become complete; old ones are dropped.

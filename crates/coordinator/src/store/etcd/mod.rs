@@ -8,6 +8,7 @@
 mod claim;
 mod place;
 mod servers;
+mod tls;
 mod wire;
 
 use std::fs;
@@ -21,12 +22,15 @@ use serde::{Deserialize, Serialize};
 use self::claim::{Claim, active_of};
 pub use self::place::{EtcdPlace, PlaceError};
 use self::servers::Servers;
+pub use self::tls::EtcdTls;
 use self::wire::Compare;
 use super::journal::Journal;
 use super::{Opened, Store, StoreError, joined, journal_in, parted};
 
 pub struct EtcdConfig {
     pub place: EtcdPlace,
+    /// `None`: connections to etcd are not encrypted.
+    pub tls: Option<EtcdTls>,
     /// Where workers reach this coordinator.
     pub address: String,
     /// Holds a copy of the journal, to read.
@@ -48,6 +52,12 @@ pub struct EtcdConfig {
 pub enum EtcdError {
     #[error("etcd at {address} cannot be reached: {why}")]
     Unreachable { address: String, why: String },
+    #[error(
+        "etcd at {address} has no certificate that the file of --etcd-ca vouches for, or accepts none of this coordinator ({why})"
+    )]
+    Untrusted { address: String, why: String },
+    #[error("{}: {why}", path.display())]
+    Certificates { path: PathBuf, why: String },
     #[error("etcd at {address} refuses: {why}")]
     Answer { address: String, why: String },
     #[error(
@@ -146,13 +156,14 @@ impl Etcd {
     /// Waits until this coordinator is the active one, and reads what was stored.
     pub fn open(config: EtcdConfig) -> Result<Opened, EtcdError> {
         let EtcdConfig { place, address, lease, say, .. } = &config;
-        let mut servers = Servers::new(&place.servers)?;
+        let tls = config.tls.as_ref().map(EtcdTls::config).transpose()?;
+        let mut servers = Servers::new(&place.servers, tls.clone())?;
         let keys = Keys(place.name.clone());
         let mut says_wait = |error: &EtcdError| say(&format!("{error}; waiting for it"));
         let mut is_told = false;
         let (claim, revision) = loop {
             let until = Instant::now() + config.waits;
-            let own = Servers::new(&place.servers)?;
+            let own = Servers::new(&place.servers, tls.clone())?;
             let whom = (address.as_str(), *lease);
             let claim = Claim::make(&mut servers, own, &keys, whom, until, &mut says_wait)?;
             match wait_for_turn(&mut servers, &keys, &claim, &config, &mut is_told)? {

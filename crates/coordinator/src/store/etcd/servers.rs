@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use prost::Message;
+use rustls::ClientConfig;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tonic::{Code, Status};
@@ -15,6 +16,8 @@ pub(super) struct Servers {
     /// Which of them is asked.
     at: usize,
     connection: Option<Connection>,
+    /// `None`: in the clear.
+    tls: Option<ClientConfig>,
     runtime: Runtime,
 }
 
@@ -23,10 +26,10 @@ const ANSWER: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Servers {
-    pub fn new(addresses: &[String]) -> Result<Servers, EtcdError> {
+    pub fn new(addresses: &[String], tls: Option<ClientConfig>) -> Result<Servers, EtcdError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| EtcdError::System(error.to_string()))?;
-        Ok(Servers { addresses: addresses.to_vec(), at: 0, connection: None, runtime })
+        Ok(Servers { addresses: addresses.to_vec(), at: 0, connection: None, tls, runtime })
     }
 
     /// Asks once: the server that answered last, or the next one.
@@ -35,21 +38,21 @@ impl Servers {
         method: &'static str,
         question: &impl Message,
     ) -> Result<A, EtcdError> {
-        let Servers { addresses, at, connection, runtime } = self;
+        let Servers { addresses, at, connection, tls, runtime } = self;
         let address = addresses[*at % addresses.len()].clone();
         let asked = async {
             if connection.is_none() {
-                let target = Target::new(&address, None, None);
-                let connected = target.connect().await;
-                *connection = Some(connected.map_err(|error| why(&error))?);
+                let target = Target::new(&address, tls.clone(), None).checking_name();
+                *connection = Some(target.connect().await?);
             }
             let open = connection.as_mut().expect("it was just made");
             let answer = open.unary(method, question.encode_to_vec().into()).await;
-            Ok::<_, String>(answer)
+            Ok::<_, ClientError>(answer)
         };
         let asked = runtime.block_on(async {
             let answered = timeout(ANSWER, asked).await;
-            answered.unwrap_or_else(|_| Err(format!("no answer within {} s", ANSWER.as_secs())))
+            let late = || format!("no answer within {} s", ANSWER.as_secs());
+            answered.unwrap_or_else(|_| Err(ClientError::Broken(late())))
         });
         let error = match asked {
             Ok(Ok(bytes)) => match A::decode(bytes) {
@@ -57,7 +60,8 @@ impl Servers {
                 Err(error) => EtcdError::Answer { address, why: error.to_string() },
             },
             Ok(Err(status)) => of_status(address, &status),
-            Err(why) => EtcdError::Unreachable { address, why },
+            Err(ClientError::Untrusted { why, .. }) => EtcdError::Untrusted { address, why },
+            Err(error) => EtcdError::Unreachable { address, why: why(&error) },
         };
         if error.is_passing() {
             self.connection = None;
@@ -98,6 +102,9 @@ fn why(error: &ClientError) -> String {
     match error {
         ClientError::Unreachable { why, .. } | ClientError::Untrusted { why, .. } => why.clone(),
         ClientError::Broken(why) | ClientError::Refused(why) => why.clone(),
+        ClientError::Over | ClientError::Encrypted { .. } | ClientError::Unencrypted { .. } => {
+            error.to_string()
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use paceline_runtime::edge::{Event, News};
 use paceline_runtime::wire::{Entry, Extent, Framed, Letter, Shelf};
 use paceline_runtime::{Ticket, View, WorkerId};
 
+use super::clock::Clock;
 use super::exchanges::{Effects, Shape};
 use super::frame::{Arrived, Limits};
 use super::link::Link;
@@ -53,23 +54,6 @@ pub struct MeshConfig {
     pub clock: Clock,
     pub events: Sender<Event>,
     pub up: Sender<Up>,
-}
-
-/// Time since the job began, as this process knows it.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    since: Instant,
-    before: Duration,
-}
-
-impl Clock {
-    pub fn from(now: Duration) -> Clock {
-        Clock { since: Instant::now(), before: now }
-    }
-
-    pub fn now(&self) -> Duration {
-        self.before + self.since.elapsed()
-    }
 }
 
 /// What the worker asks of the thread.

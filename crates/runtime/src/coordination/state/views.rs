@@ -130,23 +130,8 @@ impl State {
     fn start_over(&mut self, reason: String, output: &mut Output) {
         self.restarts += 1;
         self.handing_over = false;
-        let done = self.saved.as_ref().map_or(&self.done_before, |saved| &saved.done);
-        self.leases.restored(done.clone());
-        self.roster.values_mut().for_each(|member| member.holds = false);
         let view = self.next_view(vec![]);
-        self.enforce(view, reason, output);
-        output.records.push(Record::StartedOver);
-        if let Some(Saved { round, version, done }) = self.saved.clone() {
-            output.records.push(Record::Resumed {
-                round,
-                version,
-                spans: done,
-                loss_first: None,
-                loss_last: None,
-                samples_total: None,
-                past: None,
-            });
-        }
+        self.begin_again(view, reason, output);
         if self.rules.coordination != Coordination::Synchronous {
             // One of them may just have adopted a replica of a worker that is lost: it must not begin with that.
             for who in std::mem::take(&mut self.roster).into_keys() {
@@ -163,6 +148,26 @@ impl State {
             return self.end(output);
         }
         self.start_if_possible(output);
+    }
+
+    /// Nobody is left in this view: the job continues from its newest snapshot.
+    fn begin_again(&mut self, view: Arc<View>, reason: String, output: &mut Output) {
+        let done = self.saved.as_ref().map_or(&self.done_before, |saved| &saved.done);
+        self.leases.restored(done.clone());
+        self.roster.values_mut().for_each(|member| member.holds = false);
+        self.enforce(view, reason, output);
+        output.records.push(Record::StartedOver);
+        if let Some(Saved { round, version, done }) = self.saved.clone() {
+            output.records.push(Record::Resumed {
+                round,
+                version,
+                spans: done,
+                loss_first: None,
+                loss_last: None,
+                samples_total: None,
+                past: None,
+            });
+        }
     }
 
     fn lose_asynchronous(&mut self, lost: &[WorkerId], reason: String, output: &mut Output) {
@@ -209,6 +214,51 @@ impl State {
             self.release(output);
         }
         self.over_if_finished(output);
+    }
+
+    /// Workers for which there is no room.
+    pub fn beyond_max(&self) -> Vec<WorkerId> {
+        let is_full = !self.over && self.in_force.members.len() >= self.members_max();
+        let waits = |who: &WorkerId| is_full && !self.takes_part(*who);
+        self.roster.keys().copied().filter(waits).collect()
+    }
+
+    /// The only member, if it wants to leave.
+    pub fn only_member_leaves(&self) -> Option<WorkerId> {
+        let [who] = self.in_force.members[..] else { return None };
+        let leaves = self.roster.get(&who).is_some_and(|member| member.leaves);
+        (leaves && self.plan.is_none() && !self.over).then_some(who)
+    }
+
+    /// The last member of a job that waits for others, if it wants to leave.
+    pub fn last_to_leave(&self) -> Option<WorkerId> {
+        let is_paused = self.rules.coordination == Coordination::Synchronous
+            && self.in_force.members.len() < self.rules.members_min;
+        self.only_member_leaves().filter(|_| is_paused)
+    }
+
+    /// A member hands in what it holds. It computes nothing while the job waits, so that nothing is lost if it leaves then.
+    pub(super) fn hears_part(&mut self, from: WorkerId, snapshot: u64) {
+        if self.last_to_leave() == Some(from)
+            && let Some(member) = self.roster.get_mut(&from)
+        {
+            member.parts_after = Some(snapshot);
+        }
+    }
+
+    /// A snapshot is stored: a member that waited for that may leave. Whoever joins next begins with the snapshot.
+    pub(super) fn part(&mut self, saved: u64, output: &mut Output) {
+        let Some(who) = self.last_to_leave() else { return };
+        if self.roster.get(&who).and_then(|member| member.parts_after) != Some(saved) {
+            return;
+        }
+        let view = self.next_view(vec![]);
+        self.order(who, Order::Plan { view: view.clone() }, output);
+        self.order(who, Order::Go { view: view.number }, output);
+        self.roster.remove(&who);
+        let reason = format!("worker {who}, the last one, left when its checkpoint was saved");
+        self.begin_again(view, reason, output);
+        self.start_if_possible(output);
     }
 
     /// Workers that said goodbye owe nothing any more.
