@@ -295,7 +295,7 @@ fn nothing_is_lost_or_doubled_when_connections_break() {
 fn a_worker_knows_the_coordinators_clock_within_the_bound_that_it_states() {
     let folder = Folder::new();
     let running = Running::start(&folder, OPTIONS);
-    let [there, back] = [40, 10].map(Duration::from_millis);
+    let [there, back] = [10, 40].map(Duration::from_millis);
     let relay = Relay::delaying(running.address, [there, back]);
     let proof = Proof::Token(running.token.clone());
     let coordinators = Coordinators::new([relay.address.to_string()]);

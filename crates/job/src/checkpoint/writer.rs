@@ -95,10 +95,10 @@ impl Writer {
         let (snapshots, inbox) = sync_channel(0);
         let done = prepared.plan.resumed.as_ref().map(|snapshot| snapshot.done.clone());
         let begun = folder.begun.clone().zip(done);
-        let (say, tell) = (saving.say, saving.saved);
+        let (say, told) = (saving.say, Told { say: saving.say, saved: saving.saved });
         let thread = std::thread::Builder::new()
             .name("checkpoints".into())
-            .spawn(move || write_all((&folder, begun), &blank, inbox, (say, tell)))
+            .spawn(move || write_all((&folder, begun), &blank, inbox, told))
             .expect("the system can start another thread");
         Ok(Writer { snapshots, waiting: None, thread, say, refuses: false })
     }
@@ -140,11 +140,18 @@ impl Writer {
     }
 }
 
+/// Who is told what became of a checkpoint.
+#[derive(Clone, Copy)]
+struct Told {
+    say: fn(&str),
+    saved: fn(&Path),
+}
+
 fn write_all(
     (folder, begun): (&Folder, Option<(PathBuf, Spans)>),
     blank: &Manifest,
     snapshots: Receiver<Offer>,
-    (say, tell): (fn(&str), fn(&Path)),
+    told: Told,
 ) -> Saved {
     let mut saved = Saved::default();
     for (snapshot, losses, past) in snapshots {
@@ -157,15 +164,15 @@ fn write_all(
         match folder.add(round, |dir| write(dir, blank, (&snapshot, losses, &past))) {
             Ok(Added { path, not_deleted }) => {
                 if let Some(error) = not_deleted {
-                    say(&error.to_string());
+                    (told.say)(&error.to_string());
                 }
-                tell(&path);
+                (told.saved)(&path);
                 saved = Saved { newest: Some(path), error: None };
             }
             Err(error) => {
                 let (folder, problem) = (folder.path().to_owned(), Box::new(error));
                 let error = CheckpointError::NotWritten { round, folder, problem };
-                say(&error.to_string());
+                (told.say)(&error.to_string());
                 saved.error = Some(error);
             }
         }
