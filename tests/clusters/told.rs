@@ -134,7 +134,7 @@ fn a_worker_beyond_the_maximum_is_told_that_the_job_is_full() {
 
     assert_eq!(coordinator.end().code, Some(130));
     let [first, second] = [first.succeed(), second.succeed()];
-    assert!(second.err.contains("the job is full: it has 1 member"), "{}", second.err);
+    assert!(second.err.contains("the job is full: it has 1 member, as many"), "{}", second.err);
     assert_eq!(second.err.matches("the job is full").count(), 1);
     assert!(!first.err.contains("full"), "{}", first.err);
 }

@@ -1,6 +1,7 @@
 //! Tells workers why they wait: nobody sees the coordinator's reasons at their terminals.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use paceline_coordinator::Driver;
 use paceline_runtime::WorkerId;
@@ -11,7 +12,11 @@ use super::Note;
 pub(super) struct Waiting {
     saves: bool,
     told: BTreeMap<WorkerId, String>,
+    looked: Instant,
 }
+
+/// The time between two looks at who waits: a coordinator of a thousand workers has other things to do.
+const LOOK: Duration = Duration::from_millis(200);
 
 const LAST: &str = "this is the last worker, so it cannot leave yet: it leaves when another one has joined and holds what was \
      learned. To end the job instead, stop its coordinator; Ctrl-C again ends this worker at once, and what was learned since the \
@@ -19,17 +24,24 @@ const LAST: &str = "this is the last worker, so it cannot leave yet: it leaves w
 
 impl Waiting {
     pub fn new(saves: bool) -> Waiting {
-        Waiting { saves, told: BTreeMap::new() }
+        Waiting { saves, told: BTreeMap::new(), looked: Instant::now() }
     }
 
     /// Tells every worker once, unless its reason changes.
     pub fn tell(&mut self, driver: &Driver) {
+        if self.looked.elapsed() < LOOK {
+            return;
+        }
+        self.looked = Instant::now();
         let state = driver.coordinator().state();
         let mut reasons = BTreeMap::new();
-        let members = state.view().members.len();
+        let members = match state.view().members.len() {
+            1 => "1 member".to_owned(),
+            members => format!("{members} members"),
+        };
         for who in state.beyond_max() {
             let text = format!(
-                "the job is full: it has {members} members, as many as it takes (--workers of the coordinator); this worker \
+                "the job is full: it has {members}, as many as it takes (--workers of the coordinator); this worker \
                  waits until one of them leaves or is lost"
             );
             reasons.insert(who, text);

@@ -36,6 +36,50 @@ impl Hearing {
     }
 }
 
+/// A job of two workers that waits, because one of them is lost.
+fn paused() -> (Coordinator, WorkerId) {
+    let rules = Rules { members_min: 2, ..rules(Coordination::Synchronous) };
+    let mut coordinator = Coordinator::new(rules, Spans::new());
+    let mut join = || coordinator.step(Duration::ZERO, Input::Hello).admitted.expect("room");
+    let (last, lost) = (join(), join());
+    let _ = coordinator.step(Duration::ZERO, Input::Lost(lost));
+    (coordinator, last)
+}
+
+#[test]
+fn the_last_member_of_a_job_that_waits_goes_when_its_part_is_stored_and_not_before() {
+    let (mut coordinator, last) = paused();
+    let mut number = 0;
+    let mut say = |coordinator: &mut Coordinator, word| {
+        number += 1;
+        coordinator.step(Duration::ZERO, Input::Word { from: last, number, word })
+    };
+    let saved = |round| Input::Saved(Saved { round, version: 0, done: Spans::one(0, 20) });
+    let goes = |output: &Output| {
+        output.orders.iter().any(|it| it.to == last && matches!(it.order, Order::Go { .. }))
+    };
+
+    let _ = say(&mut coordinator, Word::Bye);
+    assert_eq!(coordinator.state().last_to_leave(), Some(last));
+    // It was on its way when the worker wanted to leave.
+    assert!(!goes(&coordinator.step(Duration::ZERO, saved(3))), "an older snapshot");
+    let _ = say(
+        &mut coordinator,
+        Word::HandedIn { snapshot: 5, digest: 1, done: Some(Spans::one(0, 20)) },
+    );
+    assert!(!goes(&coordinator.step(Duration::ZERO, saved(4))), "another snapshot");
+    let output = coordinator.step(Duration::ZERO, saved(5));
+
+    assert!(goes(&output), "{:?}", output.orders);
+    assert!(coordinator.view().members.is_empty());
+    let is_resumed = |record: &Record| matches!(record, Record::Resumed { round: 5, spans, .. } if spans.len() == 20);
+    assert!(output.records.iter().any(is_resumed), "{:?}", output.records);
+    let mut join = || coordinator.step(Duration::ZERO, Input::Hello);
+    let (_, started) = (join(), join());
+    let is_start = |it: &Addressed| matches!(it.order, Order::Start { from_saved: true, .. });
+    assert!(started.orders.iter().any(is_start), "others begin with it: {:?}", started.orders);
+}
+
 /// Something that a worker, the network or the user could tell the coordinator.
 fn draw(dice: &mut Dice, known: u64, words: &mut BTreeMap<WorkerId, u64>, view: u64) -> Input {
     let who = WorkerId(dice.below(known + 1) as u32);
