@@ -205,10 +205,17 @@ impl Coordinator {
             self.suspicions.accused.entry(peer).or_default().insert(from);
             self.suspicions.decide_at.get_or_insert(now.saturating_add(self.rules.patience / 4));
         }
-        let changes_members = matches!(
-            word,
-            Word::Settled { .. } | Word::Finished | Word::Bye | Word::Gone | Word::Restored { .. }
-        );
+        let changes_members = match &word {
+            Word::Settled { .. }
+            | Word::Finished
+            | Word::Bye
+            | Word::Gone
+            | Word::Restored { .. } => true,
+            // One that wants to leave may hold nothing now.
+            Word::Done { .. } => self.state.wants_to_leave(from),
+            Word::Return { holder, .. } => self.state.wants_to_leave(*holder),
+            _ => false,
+        };
         let mut output = self.decide(Entry::Word { from, number, word });
         if changes_members {
             output = self.with_plan(now, output);

@@ -319,6 +319,32 @@ fn a_worker_that_may_not_leave_yet_changes_no_view() {
 }
 
 #[test]
+fn a_worker_that_worked_on_after_its_goodbye_leaves_when_it_holds_no_samples() {
+    let mut coordinator = Coordinator::new(rules(Coordination::Asynchronous), Spans::new());
+    let mut step = |input| {
+        let outputs = [input, Input::Tick].map(|it| coordinator.step(Duration::ZERO, it));
+        let is_freed = |output: &Output| {
+            output.records.iter().any(|record| matches!(record, Record::Freed { .. }))
+        };
+        (coordinator.view().members.clone(), outputs.iter().any(is_freed))
+    };
+    let word = |from, number, word| Input::Word { from: WorkerId(from), number, word };
+    (0..2).for_each(|_| drop(step(Input::Hello)));
+    let _ = step(Input::Lost(WorkerId(1)));
+    let _ = step(word(0, 1, Word::Bye));
+    // The only member cannot leave, and computes.
+    let _ = step(word(0, 2, Word::Lease { request: 1, samples: 4 }));
+    let (both, _) = step(Input::Hello);
+    let view = u64::MAX;
+    let settled = step(word(2, 1, Word::Settled { view, exchange: 0 }));
+
+    assert_eq!(settled, (both, false), "its samples are in its hands");
+
+    let applied = step(word(0, 3, Word::Done { spans: Spans::one(0, 4) }));
+    assert_eq!(applied, (vec![WorkerId(2)], false));
+}
+
+#[test]
 fn a_word_that_is_sent_again_counts_once() {
     let mut coordinator = Coordinator::new(rules(Coordination::Asynchronous), Spans::new());
     for _ in 0..2 {

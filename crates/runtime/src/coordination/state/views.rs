@@ -226,8 +226,7 @@ impl State {
     /// The only member, if it wants to leave.
     pub fn only_member_leaves(&self) -> Option<WorkerId> {
         let [who] = self.in_force.members[..] else { return None };
-        let leaves = self.roster.get(&who).is_some_and(|member| member.leaves);
-        (leaves && self.plan.is_none() && !self.over).then_some(who)
+        (self.wants_to_leave(who) && self.plan.is_none() && !self.over).then_some(who)
     }
 
     /// The last member of a job that waits for others, if it wants to leave.
@@ -266,6 +265,10 @@ impl State {
         for who in std::mem::take(&mut self.leaving) {
             self.order(who, Order::Released, output);
         }
+    }
+
+    pub fn wants_to_leave(&self, who: WorkerId) -> bool {
+        self.roster.get(&who).is_some_and(|member| member.leaves)
     }
 
     /// An asynchronous worker that may leave now: another one holds a replica, and it computes nothing. One that was the only member when
