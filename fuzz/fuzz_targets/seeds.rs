@@ -198,6 +198,7 @@ fn peers() {
         let messages = [
             PeerMessage::Entry { name, entry: EntryHead::Sum { tail: tail(), form } },
             PeerMessage::Chunk { name, tail: tail(), form, length: 23, is_free: true },
+            PeerMessage::Piece { name, start: 23, of_sum: true },
             PeerMessage::Sum { name, form, in_slot: true },
         ];
         for (i, message) in messages.iter().enumerate() {
@@ -295,7 +296,13 @@ fn coordinator() {
     }
     let now = Duration::from_millis(1500);
     let note = serde_json::json!({ "note": [1, null, "x"] });
-    let mut told = vec![Told::Welcome { heard: 3, now }, Told::Heard { number }, Told::Note(note)];
+    let coordinators = vec!["10.0.0.1:7070".to_owned(), "10.0.0.2:7070".to_owned()];
+    let mut told = vec![
+        Told::Welcome { heard: 3, now, incarnation: 1, coordinators: coordinators.clone() },
+        Told::Heard { number },
+        Told::Note(note),
+        Told::Coordinators(coordinators),
+    ];
     let peers = vec![Peer { who: WorkerId(1), address: "10.0.0.1:7070".to_owned() }];
     let order = |order| Told::Order { number, order, peers: peers.clone() };
     told.extend(orders().into_iter().map(order));
@@ -351,8 +358,11 @@ fn strangers() {
             authority: authority.certificate().to_vec(),
             job: job.clone(),
             address: "10.0.0.1:7070".to_owned(),
+            received: patience,
             now: patience,
             patience,
+            incarnation: 1,
+            coordinators: vec!["10.0.0.2:7070".to_owned()],
         };
         write(
             "coordinator_message",
