@@ -198,7 +198,6 @@ fn peers() {
         let messages = [
             PeerMessage::Entry { name, entry: EntryHead::Sum { tail: tail(), form } },
             PeerMessage::Chunk { name, tail: tail(), form, length: 23, is_free: true },
-            PeerMessage::Piece { name, start: 23, of_sum: true },
             PeerMessage::Sum { name, form, in_slot: true },
         ];
         for (i, message) in messages.iter().enumerate() {
@@ -214,6 +213,7 @@ fn peers() {
     let mut others = vec![
         PeerMessage::Hello { version: 3, secret: [1, 2], from: WorkerId(0), to: WorkerId(1) },
         PeerMessage::Entry { name, entry: EntryHead::Gather { standing } },
+        PeerMessage::Piece { name, start: 23, of_sum: true },
         PeerMessage::Door { name: [1, 2], nonce: [3, 4] },
         PeerMessage::Mapped { cursor: 3 },
         PeerMessage::Board { from: 1 },

@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_learn::Vector;
+use paceline_net::processes::fuzzing::{DEPTH_MAX, read_head};
 use paceline_runtime::wire::ReceivedFrame;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -69,14 +70,14 @@ pub fn within<T>(bytes: usize, target: impl FnOnce() -> T) -> T {
 /// The memory that a message of this length may take: a few times its length where it is an object of JSON with one short field in each
 /// level (a node of a map has room for eleven), and what serde reserves for a list whose length is only claimed (1 MiB in each level).
 pub fn allowed_for(bytes: &[u8]) -> usize {
-    (8 << 20) + 512 * bytes.len()
+    ((8 + DEPTH_MAX) << 20) + 512 * bytes.len()
 }
 
 /// A message of a link: MessagePack with named fields.
 pub fn packed<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    let value: T = rmp_serde::from_slice(bytes).ok()?;
+    let value: T = read_head(bytes).ok()?;
     let once = rmp_serde::to_vec_named(&value).expect("what was read can be written");
-    let again: T = rmp_serde::from_slice(&once).expect("what was written can be read");
+    let again: T = read_head(&once).expect("what was written can be read");
     let twice = rmp_serde::to_vec_named(&again).expect("what was read can be written");
     assert!(once == twice, "what was written is read as it was");
     Some(value)

@@ -167,9 +167,9 @@ impl Arrived {
 
 /// Nothing that is sent is nested deeper. Readers reserve memory for the length that each level claims to have, so that a few
 /// bytes of deeply nested lists would take many megabytes.
-const DEPTH_MAX: usize = 32;
+pub const DEPTH_MAX: usize = 32;
 
-fn read_head<M: DeserializeOwned>(head: &[u8]) -> Result<M, FrameProblem> {
+pub fn read_head<M: DeserializeOwned>(head: &[u8]) -> Result<M, FrameProblem> {
     let mut reader = rmp_serde::Deserializer::from_read_ref(head);
     reader.set_max_depth(DEPTH_MAX);
     Ok(M::deserialize(&mut reader)?)

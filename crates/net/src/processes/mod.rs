@@ -30,5 +30,6 @@ pub use shelves::{OwnShelves, Waiting};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing {
+    pub use super::frame::{DEPTH_MAX, read_head};
     pub use super::near::board::{NOTICE_WORDS, decode as decode_notice, encode as encode_notice};
 }
