@@ -27,7 +27,7 @@ pub struct Ledger {
     /// What is dealt to each member, in the order in which the member computes it.
     lanes: BTreeMap<WorkerId, Lane>,
     /// How many positions at the end of each lane are dealt ahead of the shares.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     ahead: BTreeMap<WorkerId, u64>,
     #[serde(skip)]
     taken_below: TakenBelow,
