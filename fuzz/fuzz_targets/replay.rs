@@ -151,7 +151,7 @@ fuzz_target!(|data: &[u8]| {
         // Which orders were acknowledged is not logged: they are sent again.
         for who in (0..16).map(WorkerId) {
             let all = replayed.unacknowledged(who).len() as u64;
-            let kept = coordinator.state().clone().unacknowledged(who).len() as u64;
+            let kept = coordinator.state().unacknowledged(who).len() as u64;
             assert!(kept <= all);
             replayed.acknowledged(who, all - kept);
         }
