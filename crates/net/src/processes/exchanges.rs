@@ -172,6 +172,12 @@ impl Exchanges {
         self.open.len()
     }
 
+    /// Whether this member has entered an exchange that has not ended, and some of it comes over links.
+    pub fn are_under_way(&self) -> bool {
+        let mut entered = self.open.values().filter_map(|open| open.entered.as_ref());
+        entered.any(|entered| !self.is_near(&entered.view))
+    }
+
     /// Whether all other members read this one's memory.
     pub fn is_near(&self, view: &View) -> bool {
         let reaches = |who: &WorkerId| self.near.as_ref().is_some_and(|near| near.reaches(*who));

@@ -320,6 +320,20 @@ fn pieces_come_in_order_and_none_is_longer_or_shorter_than_it_must_be() {
 }
 
 #[test]
+fn sums_of_several_pieces_have_the_bits_of_a_meeting_in_one_place() {
+    for (n, host) in [(2, Host::None), (3, Host::None), (4, Host::Parity), (3, Host::All)] {
+        // Each member adds two pieces and a short one.
+        let shape = shape(Codec::Dense, n * (2 * PIECE + 77));
+        let entries = dense_entries(n, shape.size(), 7);
+        let expected = expected(&entries);
+        for seed in 0..2 {
+            let results = run(shape, host, &entries, seed);
+            assert!(results.iter().all(|it| bits(it) == expected), "{n}, {host:?}, seed {seed}");
+        }
+    }
+}
+
+#[test]
 fn a_peer_can_send_only_so_much_before_this_member_enters() {
     let shape = shape(Codec::Dense, 2 * PIECE + 5);
     let name = ExchangeName { view: view(2).name(), exchange: 7 };
@@ -442,7 +456,7 @@ fn a_notice_that_names_memory_outside_of_the_segment_is_a_violation() {
 
 #[test]
 fn a_board_whose_notices_nobody_reads_fills_up_and_links_take_over() {
-    let shape = shape(Codec::Dense, 70_001);
+    let shape = shape(Codec::Dense, PIECE + 1);
     let mut members = members(2, shape, Host::All);
     let name = |exchange| ExchangeName { view: view(2).name(), exchange };
     let nothing = Place { is_floats: true, start: 0, len: 0 };

@@ -64,7 +64,7 @@ impl Member {
 
 #[test]
 fn sums_of_every_length_follow_each_other_whoever_serves_the_links() {
-    // Whole entries, one piece, the longest that a worker serves, and one of the thread of the links, with two members and with more than cores.
+    // Whole entries, short chunks, the longest that a worker serves, and one of the thread of the links, with two members and with more than cores.
     for (n, size) in [(2, 1000), (2, 20_000), (2, 262_144), (2, 300_001), (5, 1000), (5, 400_000)] {
         let (mut members, view) = members(n, size);
         std::thread::scope(|scope| {

@@ -16,7 +16,6 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use paceline_runtime::edge::Event;
 
-use super::near::{SPIN, SPIN_LATE};
 use super::{Command, Serving};
 
 /// The links of one process, which two threads serve in turns.
@@ -43,6 +42,11 @@ const NOTHING: Option<Interest> = Some(Interest::PRIORITY);
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const NOTHING: Option<Interest> = None;
 
+/// So long a worker looks for what comes next before it sleeps. A peer needs some of it to write what it has to say.
+const SPIN: Duration = Duration::from_micros(100);
+/// So long a worker looks if a peer was late last time. That peer may be late because it had to be woken, as this worker then is; if one of
+/// them does not wait for the other, both wake each other in every exchange from then on.
+const SPIN_LATE: Duration = Duration::from_micros(400);
 /// How often a worker tries to have the links, while the other thread is about to let go of them.
 const TRIES: usize = 64;
 
@@ -76,7 +80,18 @@ impl Links {
             let polled = poll.poll(&mut events, timeout);
             let mut serving = self.serving.lock().expect("no holder panics");
             let Some(links) = serving.as_mut() else { return };
-            while links.turn().is_full {}
+            let mut until = Instant::now() + SPIN;
+            loop {
+                let turn = links.turn();
+                if turn.happens {
+                    until = Instant::now() + SPIN;
+                }
+                // While members add a long vector, the next piece is never far.
+                let is_spinning = links.is_adding() && Instant::now() < until;
+                if !turn.is_full && !is_spinning || links.has_ended {
+                    break;
+                }
+            }
             let is_broken = polled.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);
             if links.has_ended || is_broken {
                 *serving = None;
@@ -195,6 +210,11 @@ impl Serving {
         self.flush();
         self.tell_all();
         Turn { happens: count > 0 || has_obeyed, is_full: was_interrupted || count == EVENTS }
+    }
+
+    /// Whether an exchange is under way whose members can all look for it without holding each other up.
+    fn is_adding(&self) -> bool {
+        self.exchanges.spins(&self.view) && self.exchanges.lock().are_under_way()
     }
 
     /// Tells the worker what has happened. It is told at the end of a turn: woken earlier, it would find the links taken.
