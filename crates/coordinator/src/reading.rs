@@ -39,7 +39,7 @@ impl ClockReading {
     }
 }
 
-/// One second in so many: quartz clocks of computers are wrong by less.
+/// Two clocks drift apart by at most one second in this many; quartz clocks of computers do better.
 const DRIFT: u32 = 10_000;
 /// Of the heartbeats of half a minute at least one meets no queue.
 const READINGS_MAX: usize = 32;

@@ -47,7 +47,7 @@ impl Hosts {
     }
 }
 
-/// So many rounds of its samples a host can read ahead where that takes real time: the next share, also if it is twice this one.
+/// Where reading takes real time, a host knows its samples this many rounds ahead: enough for its next share even if that is twice as large as this one.
 pub(crate) const ROUNDS_AHEAD: u64 = 2;
 
 /// The same job, with replicas that hosts hold.

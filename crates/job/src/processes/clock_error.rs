@@ -9,7 +9,7 @@ pub(super) struct ToldError {
     told: Option<(Instant, Duration)>,
 }
 
-/// After so many heartbeats, the shortest of them is not far from the shortest possible.
+/// After this many heartbeats, the shortest round trip so far is close to the shortest possible one.
 const FIRST: u32 = 4;
 /// Longer than the heartbeats that the best one is chosen of.
 const PAUSE: Duration = Duration::from_secs(60);
