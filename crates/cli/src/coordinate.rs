@@ -201,7 +201,7 @@ impl Coordinate {
         if let (Ok(result), State::Folder(folder)) = (&ended, &self.state)
             && !result.stopped
         {
-            // Tasks of a launcher that are started again find it. A disk that is full has been told of elsewhere.
+            // Launcher tasks that are started again look for this file. A write error is ignored: a full disk is reported elsewhere.
             let _ = std::fs::write(folder.join(DONE), "");
         }
         if let Ok(result) = &ended {

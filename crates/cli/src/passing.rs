@@ -9,7 +9,7 @@ use crate::error::CliResult;
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The program that runs, if one does. Without this, whoever ends `paceline` leaves the program behind, which nobody waits for; and as
+/// Passes signals on to the program that `paceline` has started. Without it, ending `paceline` would orphan the program; and as
 /// the first process of a container `paceline` would not hear of SIGTERM at all.
 #[derive(Clone, Default)]
 pub struct Passing {

@@ -22,7 +22,7 @@ enum Wrong {
     Fast(Duration),
 }
 
-/// A clock that is wrong is that much faster or slower, one part in so many: whoever measures a time meanwhile is not misled by more.
+/// A wrong clock is corrected by running faster or slower by one part in this many, which bounds the error of durations measured meanwhile.
 const SLEW: u32 = 10;
 /// A clock that is slow by more is set at once.
 const STEP: Duration = Duration::from_secs(1);

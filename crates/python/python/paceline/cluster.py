@@ -21,7 +21,7 @@ __all__ = ["OnCluster"]
 
 #: The batch of one worker, unless the job says otherwise.
 _BATCH = 16
-#: Supervisors may signal a process and its group: signals that come within so many seconds are one request.
+#: Supervisors may signal a process and its group: signals that arrive within this many seconds count as one request.
 _ONE_REQUEST = 0.3
 
 

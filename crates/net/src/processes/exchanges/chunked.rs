@@ -88,7 +88,7 @@ enum ChunkSum {
         there: There,
         in_slot: bool,
     },
-    /// So many of its numbers are in `total`.
+    /// This count of its numbers is already in `total`.
     Placed(usize),
 }
 
