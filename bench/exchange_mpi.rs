@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use paceline_learn::Vector;
 use paceline_mpi::{LinksConfig, Ranks, Sums};
 use paceline_net::processes::{Clock, Command, Mesh, Shape};
+use paceline_net::{Inbox, inbox};
 use paceline_runtime::codec::{Codec, Payload};
 use paceline_runtime::edge::{Event, News};
 use paceline_runtime::wire::{Entry, Tail};
@@ -19,7 +19,7 @@ use paceline_runtime::{Sum, Ticket, View, WorkerId};
 /// The links of one rank, for vectors of one length.
 struct Worker {
     mesh: Mesh,
-    events: Receiver<Event>,
+    events: Inbox,
     view: Arc<View>,
     mine: Arc<Payload>,
     exchange: u64,
@@ -29,7 +29,7 @@ struct Worker {
 impl Worker {
     fn new(ranks: &Ranks, numbers: usize, sums: Sums) -> Worker {
         let shape = Shape { seed: 1, params: numbers, buffers: 0, codec: Codec::Dense };
-        let (send, events) = mpsc::channel();
+        let (send, events) = inbox();
         let computes = Arc::<AtomicBool>::default();
         let clock = Clock::from(Duration::ZERO);
         let flag = computes.clone();
@@ -51,8 +51,8 @@ impl Worker {
     }
 
     fn finish(&mut self) -> Arc<Sum> {
-        match self.events.recv() {
-            Ok(Event::For { news: News::Summed { sum, .. }, .. }) => sum,
+        match self.events.wait() {
+            Some(Event::For { news: News::Summed { sum, .. }, .. }) => sum,
             other => panic!("a sum was expected, not {other:?}"),
         }
     }

@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use paceline_net::Teller;
 use paceline_net::processes::{Clock, Command, OwnShelves, Shape};
-use paceline_runtime::edge::Event;
 
 use crate::error::MpiError;
 use crate::sums::Sums;
@@ -30,7 +30,7 @@ pub struct LinksConfig {
     pub shape: Shape,
     pub sums: Sums,
     pub clock: Clock,
-    pub events: Sender<Event>,
+    pub events: Teller,
     /// Set while this rank computes a gradient: then MPI is tested less often, and takes less from it.
     pub computes: Arc<AtomicBool>,
 }

@@ -2,7 +2,7 @@
 //!
 //! First every rank tells all others its tail and how long its vector is (`MPI_Iallgather` of short blocks). Then a long dense
 //! vector goes in chunks, chunk j to rank j (`MPI_Ialltoallv`), which adds them in rank order and gives the sum to all
-//! (`MPI_Iallgatherv`): the bits are those of every other cluster. With [`Sums::Mpi`] MPI adds (`MPI_Iallreduce`), in an order
+//! (`MPI_Ialltoallv` again, which unlike `MPI_Iallgatherv` copies nothing of its own): the bits are those of every other cluster. With [`Sums::Mpi`] MPI adds (`MPI_Iallreduce`), in an order
 //! that it chooses. Short and encoded vectors go to all ranks as they are, and each adds in rank order.
 
 use std::collections::VecDeque;
@@ -70,7 +70,7 @@ pub struct Exchanges {
     /// The bytes of a head with the words behind it, the same on all ranks.
     block: usize,
     current: Option<(Entered, Stage)>,
-    /// Received chunks, and behind them this rank's chunk of the sum.
+    /// Received chunks.
     scratch: Vector,
     results: VecDeque<Arc<Sum>>,
 }
@@ -78,7 +78,7 @@ pub struct Exchanges {
 enum Stage {
     Heads { under_way: Pending<(Vec<u8>, Vec<u8>)>, words: Vec<u32> },
     Chunks { under_way: Pending<(Mine, Vector)>, tails: Vec<Tail>, layout: Layout, result: Vector },
-    Spread { under_way: Pending<(Vector, Vector)>, tails: Vec<Tail> },
+    Spread { under_way: Pending<Vector>, tails: Vec<Tail> },
     Reduce { under_way: Pending<(Mine, Vector)>, tails: Vec<Tail> },
     Words { under_way: Pending<(Vec<u32>, Vec<u32>)>, heads: Vec<Head>, ranges: Vec<Range<usize>> },
 }
@@ -91,8 +91,6 @@ struct Layout {
     contributors: Vec<usize>,
     /// By rank: where its part of this rank's chunk is received; empty if it sends none.
     received: Vec<Range<usize>>,
-    /// Where this rank's chunk is added up, behind all that is received.
-    added: Range<usize>,
 }
 
 impl Layout {
@@ -107,17 +105,22 @@ impl Layout {
             start..end
         });
         let received = received.collect();
-        Layout { length, contributors, received, added: end..end + mine }
+        Layout { length, contributors, received }
+    }
+
+    /// How many numbers are received.
+    fn total(&self) -> usize {
+        self.received.last().map_or(0, |last| last.end)
     }
 
     /// Adds the parts of this rank's chunk in rank order.
-    fn add(&self, mine: Option<&[f32]>, scratch: &mut [f32], rank: usize) {
-        let (received, added) = scratch.split_at_mut(self.added.start);
+    fn add(&self, mine: Option<&[f32]>, received: &[f32], rank: usize, into: &mut [f32]) {
+        let own = chunk(self.length, self.received.len(), rank);
         let part = |j: usize| match mine {
-            Some(mine) if j == rank => &mine[chunk(self.length, self.received.len(), rank)],
+            Some(mine) if j == rank => &mine[own.clone()],
             _ => &received[self.received[j].clone()],
         };
-        for (i, into) in added[..self.added.len()].chunks_mut(ADDED).enumerate() {
+        for (i, into) in into[own.clone()].chunks_mut(ADDED).enumerate() {
             let here = i * ADDED..i * ADDED + into.len();
             let mut parts = self.contributors.iter().map(|j| &part(*j)[here.clone()]);
             match (parts.next(), parts.next()) {
@@ -192,19 +195,15 @@ impl Exchanges {
                     Next::Result(result) => result,
                 }
             }
-            Stage::Chunks { under_way, tails, layout, result } => {
-                let (mine, mut scratch) = under_way.take();
-                layout.add(mine.as_deref().map(numbers), &mut scratch, mpi.rank);
-                let ranges = chunks(layout.length, mpi.size);
-                let under_way = mpi.spread(scratch, layout.added, result, &ranges)?;
+            Stage::Chunks { under_way, tails, layout, mut result } => {
+                let (mine, scratch) = under_way.take();
+                layout.add(mine.as_deref().map(numbers), &scratch, mpi.rank, &mut result);
+                self.scratch = scratch;
+                let under_way = mpi.spread(result, &chunks(layout.length, mpi.size))?;
                 self.current = Some((entered, Stage::Spread { under_way, tails }));
                 return Ok((true, None));
             }
-            Stage::Spread { under_way, tails } => {
-                let (scratch, result) = under_way.take();
-                self.scratch = scratch;
-                self.sum(&entered, result, tails)
-            }
+            Stage::Spread { under_way, tails } => self.sum(&entered, under_way.take(), tails),
             Stage::Reduce { under_way, tails } => self.sum(&entered, under_way.take().1, tails),
             Stage::Words { under_way, heads, ranges } => {
                 let words = under_way.take().1;
@@ -318,8 +317,8 @@ impl Exchanges {
         }
         let layout = Layout::new(&lengths, mpi.rank);
         let mut scratch = std::mem::take(&mut self.scratch);
-        if scratch.len() < layout.added.end {
-            scratch = Vector::zeros(layout.added.end);
+        if scratch.len() < layout.total() {
+            scratch = Vector::zeros(layout.total());
         }
         let mut send = chunks(payload.len(), mpi.size);
         // This rank's own part stays where it is.
@@ -420,18 +419,17 @@ mod tests {
         let n = parts.len();
         let lengths: Vec<usize> =
             parts.iter().map(|part| part.as_ref().map_or(0, Vec::len)).collect();
-        let mut sum = vec![];
+        let mut sum = vec![f32::NAN; lengths.iter().copied().max().unwrap_or(0)];
         for rank in 0..n {
             let layout = Layout::new(&lengths, rank);
-            let mut scratch = vec![f32::NAN; layout.added.end];
+            let mut scratch = vec![f32::NAN; layout.total()];
             for j in (0..n).filter(|j| *j != rank) {
                 if let Some(part) = &parts[j] {
                     scratch[layout.received[j].clone()]
                         .copy_from_slice(&part[chunk(layout.length, n, rank)]);
                 }
             }
-            layout.add(parts[rank].as_deref(), &mut scratch, rank);
-            sum.extend_from_slice(&scratch[layout.added.clone()]);
+            layout.add(parts[rank].as_deref(), &scratch, rank, &mut sum);
         }
         sum
     }

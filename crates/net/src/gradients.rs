@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use crate::inbox::Teller;
 use paceline_learn::Vector;
 use paceline_runtime::edge::{Ask, Compute, Event, GradientMemory, News, Place, Workspace};
 use paceline_runtime::host::{HostAsks, ToHost};
@@ -27,7 +28,7 @@ impl Computing {
         compute: Compute,
         pace: Duration,
         workspace: Workspace,
-        done: Sender<Event>,
+        done: Teller,
     ) -> Computing {
         let (computing, work) = mpsc::channel();
         std::thread::Builder::new()
@@ -42,7 +43,7 @@ impl Computing {
         me: WorkerId,
         start: &StartHost,
         memory: Option<GradientMemory>,
-        events: Sender<Event>,
+        events: Teller,
     ) -> Computing {
         let reply = move |news: Option<News>| {
             // A worker is lost with its host.
@@ -86,7 +87,7 @@ fn gradients(
     compute: Compute,
     (pace, mut workspace): (Duration, Workspace),
     work: Receiver<Work>,
-    done: Sender<Event>,
+    done: Teller,
 ) {
     let _guard = PanicGuard { me, done: done.clone() };
     for (ticket, params, spans) in work {
@@ -105,7 +106,7 @@ fn gradients(
 /// Tells the worker if its model panics: it would wait for that gradient forever.
 struct PanicGuard {
     me: WorkerId,
-    done: Sender<Event>,
+    done: Teller,
 }
 
 impl Drop for PanicGuard {

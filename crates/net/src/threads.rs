@@ -22,6 +22,7 @@ use paceline_runtime::{
 };
 
 use crate::gradients::{Computing, StartHost};
+use crate::inbox::{Teller, inbox};
 
 pub use cluster::ThreadCluster;
 pub use faults::Life;
@@ -75,7 +76,7 @@ struct State {
     presence: Presence,
     /// What the coordinator is told while it is away.
     unheard: VecDeque<Input>,
-    inboxes: BTreeMap<WorkerId, Sender<Event>>,
+    inboxes: BTreeMap<WorkerId, Teller>,
     lives: BTreeMap<WorkerId, Arc<Life>>,
     /// Workers that were asked to leave.
     leaving: BTreeSet<WorkerId>,
@@ -178,7 +179,7 @@ impl ThreadHub {
 
     /// The part of the cluster that one worker's executor runs against.
     pub fn attach(self: &Arc<ThreadHub>, me: WorkerId) -> ThreadCluster {
-        let (events, inbox) = mpsc::channel();
+        let (events, inbox) = inbox();
         let ThreadConfig { compute, pace, hosts, .. } = &self.config;
         let computing = match hosts {
             Some(start) => Computing::at_host(me, start, None, events.clone()),

@@ -17,10 +17,11 @@ use super::clock::Clock;
 use super::exchanges::Shape;
 use super::mesh::{Command, Mesh, MeshConfig};
 use super::message::Up;
+use crate::inbox::{Inbox, inbox};
 
 pub struct Member {
     mesh: Mesh,
-    inbox: Receiver<Event>,
+    inbox: Inbox,
     _up: Receiver<Up>,
     view: Arc<View>,
     exchange: u64,
@@ -36,7 +37,7 @@ impl Member {
         shares_memory: bool,
         security: Option<Credentials>,
     ) -> io::Result<Member> {
-        let (events, inbox) = mpsc::channel();
+        let (events, inbox) = inbox();
         let (up, words) = mpsc::channel();
         let mesh = Mesh::start(MeshConfig {
             me: WorkerId(me),

@@ -24,6 +24,7 @@ use super::mesh::{Command, Mesh, MeshConfig, MeshHandle};
 use super::message::{Conclude, Down, Secret, Up};
 use super::shelves::OwnShelves;
 use crate::gradients::{Computing, StartHost};
+use crate::inbox::{Inbox, Teller, inbox};
 
 /// What a worker process knows when it has been admitted.
 pub struct ProcessConfig {
@@ -91,7 +92,7 @@ pub enum Ended {
 pub struct Process {
     mesh: Arc<Mesh>,
     clock: Clock,
-    events: Sender<Event>,
+    events: Teller,
     me: WorkerId,
     /// The order that the coordinator gives when the job is over.
     pub conclusions: Receiver<Conclude>,
@@ -103,9 +104,9 @@ pub struct ProcessCluster {
     me: WorkerId,
     clock: Clock,
     mesh: Arc<Mesh>,
-    inbox: Receiver<Event>,
+    inbox: Inbox,
     /// Loops back what the worker sends to itself.
-    events: Sender<Event>,
+    events: Teller,
     computing: Computing,
     up: Sender<Up>,
     evaluations: Sender<Evaluation>,
@@ -142,10 +143,10 @@ impl Process {
     /// A worker whose links are made by `links`, of the queue into which they put what happens.
     pub fn over(
         config: WorkerConfig,
-        links: impl FnOnce(Sender<Event>) -> io::Result<Mesh>,
+        links: impl FnOnce(Teller) -> io::Result<Mesh>,
     ) -> io::Result<(Process, ProcessCluster)> {
         let WorkerConfig { me, clock, gradients, coordination, up, down, evaluations } = config;
-        let (events, inbox) = mpsc::channel();
+        let (events, inbox) = inbox();
         drop(events.send(Event::Started { who: me }));
         let mesh = Arc::new(links(events.clone())?);
         let computing = match gradients {
@@ -226,7 +227,7 @@ struct Listener {
     coordination: Coordination,
     mesh: MeshHandle,
     shelves: Arc<OwnShelves>,
-    events: Sender<Event>,
+    events: Teller,
     up: Sender<Up>,
     concludes: Sender<Conclude>,
     plan: Option<Arc<View>>,

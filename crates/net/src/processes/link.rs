@@ -21,6 +21,19 @@ pub struct Link {
     outgoing: VecDeque<Outgoing>,
     /// Bytes that wait to be sent.
     queued: u64,
+    /// Whether the socket is empty, as far as the last call has shown.
+    is_empty: bool,
+    /// Whether the peer has closed it.
+    ends: bool,
+}
+
+/// What came of reading.
+pub enum Got {
+    Frame(Arrived),
+    /// The socket has no more.
+    Nothing,
+    /// More may be there, but other links come first.
+    Later,
 }
 
 /// A frame that is being sent, and how many of its bytes are.
@@ -33,9 +46,10 @@ struct Outgoing {
 
 /// Read ahead at a time; longer segments are read where they belong.
 const AHEAD: usize = 8 << 10;
-/// Pieces handed to the system in one call, and their bytes: then the peer can read the first ones while the next ones are written.
+/// Pieces handed to the system in one call.
 const PIECES: usize = 16;
-const CALL: usize = 512 << 10;
+/// Bytes that a link reads, or writes, before others do: what one end writes the other reads while it is in the processor's cache.
+pub const TURN: usize = 512 << 10;
 
 /// What is on the way may take this much of the kernel's memory in each direction.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -55,7 +69,16 @@ impl Link {
         let (buffer, outgoing) = (vec![0; AHEAD], VecDeque::new());
         let decoder = Decoder::new(limits, pool);
         let wire = Wire::new(stream, tls);
-        Link { wire, decoder, buffer, unread: 0..0, outgoing, queued: 0 }
+        Link {
+            wire,
+            decoder,
+            buffer,
+            unread: 0..0,
+            outgoing,
+            queued: 0,
+            is_empty: false,
+            ends: false,
+        }
     }
 
     /// A writer notices after this time that nothing reaches the peer any more.
@@ -83,73 +106,96 @@ impl Link {
         self.queued
     }
 
-    /// Sends until the socket takes no more.
-    pub fn write(&mut self) -> io::Result<()> {
-        while let Some(first) = self.outgoing.front() {
+    /// The socket can be read. `ends`: to its end, which it does not show otherwise.
+    pub fn wake(&mut self, ends: bool) {
+        self.is_empty = false;
+        self.ends |= ends;
+    }
+
+    /// Sends for a turn, or until the socket takes no more; returns whether it may take more.
+    pub fn write(&mut self) -> io::Result<bool> {
+        let (mut room, mut is_full) = (TURN, false);
+        while room > 0
+            && let Some(first) = self.outgoing.front()
+        {
             let slices = first.load.slices();
             let all = std::iter::once(first.head.as_slice());
             let all = all.chain(slices.iter().map(|slice| bytes_of(*slice)));
             let mut skip = first.sent;
-            let (mut pieces, mut room) = (Vec::with_capacity(PIECES), CALL);
+            let (mut pieces, mut left) = (Vec::with_capacity(PIECES), room);
             for bytes in all {
                 let skipped = skip.min(bytes.len());
                 skip -= skipped;
-                let end = bytes.len().min(skipped + room);
+                let end = bytes.len().min(skipped + left);
                 if skipped < end && pieces.len() < PIECES {
                     pieces.push(IoSlice::new(&bytes[skipped..end]));
-                    room -= end - skipped;
+                    left -= end - skipped;
                 }
             }
             match self.wire.write(&pieces) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     self.queued -= count as u64;
+                    room -= count.min(room);
                     let first = self.outgoing.front_mut().expect("it is being sent");
                     first.sent += count;
                     if first.sent == first.bytes {
                         self.outgoing.pop_front();
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    is_full = true;
+                    break;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
         match self.wire.flush() {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            _ => Ok(()),
+            Err(_) => Ok(false),
+            Ok(()) => Ok(!is_full && !self.outgoing.is_empty()),
         }
     }
 
-    /// Reads until a frame is there; `None` if the socket has no more.
-    pub fn read(&mut self) -> Result<Option<Arrived>, FrameProblem> {
+    /// Reads until a frame is there, or these bytes were read.
+    pub fn read(&mut self, room: &mut usize) -> Result<Got, FrameProblem> {
         loop {
             while !self.unread.is_empty() {
                 let mut bytes = &self.buffer[self.unread.clone()];
                 let frame = self.decoder.take(&mut bytes)?;
                 self.unread.start = self.unread.end - bytes.len();
-                if frame.is_some() {
-                    return Ok(frame);
+                if let Some(frame) = frame {
+                    return Ok(Got::Frame(frame));
                 }
             }
-            let (count, is_direct) = match self.decoder.direct() {
+            if self.is_empty {
+                return Ok(Got::Nothing);
+            }
+            if *room == 0 {
+                return Ok(Got::Later);
+            }
+            let (asked, count, is_direct) = match self.decoder.direct() {
                 Some(space) => {
-                    let count = space.len().min(CALL);
-                    (self.wire.read(&mut space[..count]), true)
+                    let asked = space.len().min(*room);
+                    (asked, self.wire.read(&mut space[..asked]), true)
                 }
-                None => (self.wire.read(&mut self.buffer), false),
+                None => (self.buffer.len(), self.wire.read(&mut self.buffer), false),
             };
             let count = match count {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Got::Nothing),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             };
+            *room -= count.min(*room);
+            // A socket that gives less than it is asked for has no more; a session may have read more than it gives.
+            self.is_empty = count < asked && self.wire.is_plain() && !self.ends;
             if !is_direct {
                 self.unread = 0..count;
             } else if let Some(frame) = self.decoder.advance(count)? {
-                return Ok(Some(frame));
+                return Ok(Got::Frame(frame));
             }
         }
     }

@@ -34,6 +34,10 @@ impl Wire {
         Wire { stream, tls }
     }
 
+    pub fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
     /// The certificate that the peer has shown; `None` before the handshake, and without TLS.
     pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
         self.tls.as_ref()?.session.peer_certificates()?.first()

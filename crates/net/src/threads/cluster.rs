@@ -1,7 +1,7 @@
 //! What one worker's executor runs against.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use paceline_runtime::coordination::{Input, Word};
@@ -13,12 +13,13 @@ use paceline_runtime::{Spans, Ticket, WorkerId};
 
 use super::{Life, Read, ThreadHub};
 use crate::gradients::Computing;
+use crate::inbox::Inbox;
 
 /// What one worker sees of the cluster.
 pub struct ThreadCluster {
     pub(super) me: WorkerId,
     pub(super) hub: Arc<ThreadHub>,
-    pub(super) inbox: Receiver<Event>,
+    pub(super) inbox: Inbox,
     pub(super) computing: Computing,
     pub(super) outputs: Sender<ClusterOutput>,
     pub(super) life: Arc<Life>,
@@ -94,7 +95,7 @@ impl Cluster for ThreadCluster {
 
     fn next(&mut self) -> Option<Event> {
         // Without the thread of its gradients nothing more can happen to a worker, nor when it was killed.
-        let event = self.inbox.recv().ok().filter(|event| !matches!(event, Event::Crashed { .. }));
+        let event = self.inbox.wait().filter(|event| !matches!(event, Event::Crashed { .. }));
         event.filter(|_| self.life.is_running())
     }
 

@@ -93,7 +93,7 @@ enum ChunkSum {
 }
 
 /// How many dense numbers go over a link at a time.
-pub const PIECE: usize = 256 << 10;
+pub const PIECE: usize = 128 << 10;
 
 /// The pieces of these numbers. There is always a first one, which may be empty.
 pub fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {

@@ -27,10 +27,11 @@ use paceline_runtime::{Ticket, View, WorkerId};
 use super::clock::Clock;
 use super::exchanges::{Effects, Shape};
 use super::frame::{Arrived, Limits};
-use super::link::Link;
+use super::link::{Got, Link, TURN};
 use super::message::{Form, Load, PeerMessage, Secret, Up, VERSION};
 use super::near::Near;
 use super::shelves::{OwnShelves, Waiting};
+use crate::inbox::{Inbox, Teller};
 
 use links::{hello, shows};
 use near::{Neighbors, SharedExchanges};
@@ -52,7 +53,7 @@ pub struct MeshConfig {
     pub shares_memory: bool,
     pub patience: Duration,
     pub clock: Clock,
-    pub events: Sender<Event>,
+    pub events: Teller,
     pub up: Sender<Up>,
 }
 
@@ -186,6 +187,7 @@ impl Mesh {
             requests: 0,
             collects: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            readable: BTreeSet::new(),
         };
         let (links, thread) = Links::start(serving)?;
         let woken = links.clone();
@@ -198,6 +200,9 @@ impl Mesh {
     }
 
     pub fn give(&self, command: Command) {
+        if let Some((links, _)) = &self.links {
+            links.hand_back();
+        }
         self.handle().give(command);
     }
 
@@ -212,17 +217,17 @@ impl Mesh {
             Ok(effects) => return self.give(Command::CarryOut(effects)),
             Err(it) => it,
         };
-        let (is_short, spins) = (exchanges.is_short(number), exchanges.spins(&view));
         let command = command(view, entry);
-        let left = if is_short { links.enter_here(command, spins) } else { Some(command) };
+        let is_short = exchanges.is_short(number);
+        let left = if is_short { links.enter_here(command) } else { Some(command) };
         left.into_iter().for_each(|command| self.give(command));
     }
 
     /// What happens next; `None` if nothing can any more.
-    pub fn next(&self, inbox: &Receiver<Event>) -> Option<Event> {
+    pub fn next(&self, inbox: &Inbox) -> Option<Event> {
         match &self.links {
             Some((links, _)) => links.next(inbox),
-            None => inbox.recv().ok(),
+            None => inbox.wait(),
         }
     }
 
@@ -295,8 +300,9 @@ struct Serving {
     reads: BTreeMap<u64, (WorkerId, Reader)>,
     requests: u64,
     collects: BTreeMap<u64, Collecting>,
-    /// Links that have something to send.
+    /// Links that have something to send, and those that may have something to read.
     dirty: BTreeSet<usize>,
+    readable: BTreeSet<usize>,
 }
 
 struct Conn {
@@ -338,12 +344,12 @@ struct Collecting {
 }
 
 impl Serving {
-    fn happens(&mut self, token: Token, is_readable: bool, is_writable: bool) {
-        match token {
+    fn happens(&mut self, event: &mio::event::Event) {
+        match event.token() {
             LISTEN => self.accept(),
             DOOR => self.descriptors_arrive(),
             BELL => self.look(),
-            Token(token) => self.serve(token, is_readable, is_writable),
+            Token(token) => self.serve(token, event),
         }
     }
 
@@ -433,17 +439,22 @@ impl Serving {
     }
 
     fn flush(&mut self) {
-        while let Some(token) = self.dirty.pop_first() {
+        for token in std::mem::take(&mut self.dirty) {
             let Some(conn) = self.conns.get_mut(&token) else { continue };
-            let is_full = |conn: &Conn| conn.link.queued() > QUEUE_MAX + 2 * self.limits.body;
-            if conn.link.write().is_err() || is_full(conn) {
-                self.close(token);
+            let has_more = conn.link.write();
+            let is_full = conn.link.queued() > QUEUE_MAX + 2 * self.limits.body;
+            match has_more {
+                Ok(true) if !is_full => drop(self.dirty.insert(token)),
+                Ok(false) if !is_full => {}
+                _ => self.close(token),
             }
         }
     }
 
     /// A socket can be read or written.
-    fn serve(&mut self, token: usize, is_readable: bool, is_writable: bool) {
+    fn serve(&mut self, token: usize, event: &mio::event::Event) {
+        let ends = event.is_read_closed() || event.is_error();
+        let (is_readable, is_writable) = (event.is_readable() || ends, event.is_writable());
         let Some(conn) = self.conns.get_mut(&token) else { return };
         if let Standing::Dialling(who) = conn.standing {
             if !is_writable && !is_readable {
@@ -464,24 +475,40 @@ impl Serving {
         if is_writable {
             self.dirty.insert(token);
         }
-        if !is_readable {
-            return;
+        if is_readable {
+            conn.link.wake(ends);
+            self.readable.insert(token);
         }
+    }
+
+    /// Reads from all links that may have something, for a turn each.
+    fn read_all(&mut self) {
+        for token in std::mem::take(&mut self.readable) {
+            if self.read_turn(token) {
+                self.readable.insert(token);
+            }
+        }
+    }
+
+    /// Returns whether the link may have more.
+    fn read_turn(&mut self, token: usize) -> bool {
+        let mut room = TURN;
         // One frame at a time: what a greeting allows to follow is larger than a stranger may send, and pieces of a sum are added while
         // they are in the processor's cache.
         loop {
-            let Some(conn) = self.conns.get_mut(&token) else { return };
-            let frame = conn.link.read();
+            let Some(conn) = self.conns.get_mut(&token) else { return false };
+            let got = conn.link.read(&mut room);
             if conn.link.wire.wants_write() {
                 self.dirty.insert(token);
             }
-            let is_right = match frame {
-                Ok(Some(frame)) => self.receive(token, frame).is_some(),
-                Ok(None) => return,
+            let is_right = match got {
+                Ok(Got::Frame(frame)) => self.receive(token, frame).is_some(),
+                Ok(Got::Nothing) => return false,
+                Ok(Got::Later) => return true,
                 Err(_) => false,
             };
             if !is_right {
-                return self.close(token);
+                self.close(token);
             }
         }
     }

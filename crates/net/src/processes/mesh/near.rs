@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -19,6 +18,7 @@ use super::super::message::{Load, PeerMessage};
 use super::super::near::door::{Door, Nonce, random};
 use super::super::near::{Near, gradient_memory};
 use super::{BELL, DOOR, MeshConfig, Serving};
+use crate::inbox::Teller;
 
 /// Gives memory of this length; `None` if there is none left.
 pub type GradientMemory = Arc<dyn Fn(usize) -> Option<Vector> + Send + Sync>;
@@ -32,8 +32,21 @@ pub struct SharedExchanges {
     size: usize,
     cores: usize,
     was_slow: Arc<AtomicBool>,
-    events: Sender<Event>,
+    events: Teller,
 }
+
+/// Whether to look for what comes next without sleeping.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Looks {
+    /// Every member can have a core of this machine to itself: looking holds up nobody.
+    Always,
+    /// Members may have to share cores: they let each other run in between.
+    InTurns,
+    No,
+}
+
+/// So many members for each core can look in turns. With more, each waits longer for its turn than it would sleep.
+const IN_TURNS: usize = 4;
 
 /// So long a thread looks for notices or frames before it waits to be woken. Waking takes longer than a short exchange.
 const SPIN: Duration = Duration::from_micros(30);
@@ -69,7 +82,7 @@ impl SharedExchanges {
     /// Enters, and looks for what others tell for a moment.
     pub fn enter(&self, ticket: Ticket, view: Arc<View>, number: u64, entry: Entry) -> Effects {
         let mut exchanges = self.lock();
-        let spins = self.spins(&view) && exchanges.is_near(&view) && number > 0;
+        let spins = self.looks(&view) == Looks::Always && exchanges.is_near(&view) && number > 0;
         if !spins {
             let mut effects = exchanges.enter(ticket, view, number, entry);
             effects.extend(exchanges.look());
@@ -94,9 +107,13 @@ impl SharedExchanges {
         effects
     }
 
-    /// Whether every member of a view can have a core of this machine to itself, so that looking without waiting holds up nobody.
-    pub fn spins(&self, view: &View) -> bool {
-        self.cores >= view.members.len()
+    /// Whether members of a view look for what comes next without sleeping.
+    pub fn looks(&self, view: &View) -> Looks {
+        match view.members.len() {
+            n if n <= self.cores => Looks::Always,
+            n if n <= IN_TURNS * self.cores => Looks::InTurns,
+            _ => Looks::No,
+        }
     }
 
     /// Whether a worker adds with others on its own thread.

@@ -8,10 +8,11 @@ use paceline_runtime::coordination::Word;
 use paceline_runtime::wire::Tail;
 
 use super::*;
+use crate::inbox::inbox;
 
 struct Member {
     mesh: Mesh,
-    inbox: Receiver<Event>,
+    inbox: Inbox,
     words: Receiver<Up>,
 }
 
@@ -24,7 +25,7 @@ fn members(n: u32, size: usize) -> (Vec<Member>, Arc<View>) {
     let view = View { incarnation: 1, number: 1, members: (0..n).map(WorkerId).collect() };
     let view = Arc::new(view);
     let start = |(me, listener): (u32, TcpListener)| {
-        let ((events, inbox), (up, words)) = (mpsc::channel(), mpsc::channel());
+        let ((events, inbox), (up, words)) = (inbox(), mpsc::channel());
         let mesh = Mesh::start(MeshConfig {
             me: WorkerId(me),
             secret: [1, 2],
