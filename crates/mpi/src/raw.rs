@@ -225,44 +225,13 @@ impl Mpi {
         let (from, to) = (from.as_ptr().cast(), into.as_mut_ptr().cast());
         let [send_counts, send_places] = counted(send)?;
         let [counts, places] = counted(receive)?;
-        let arrays = vec![send_counts, send_places, counts, places];
-        self.all_to_all((from, to), arrays, (mine, into))
-    }
-
-    /// Starts to give range `rank` of these numbers to all others, and to receive what rank j gives into range j. A collective that
-    /// gathers would copy this rank's own numbers once more.
-    pub fn spread(
-        &self,
-        mut all: Vector,
-        ranges: &[Range<usize>],
-    ) -> Result<Pending<Vector>, MpiError> {
-        self.fit(ranges, all.len());
-        let others = |range: &dyn Fn(usize) -> Range<usize>| {
-            let ranges = (0..self.size).map(|j| if j == self.rank { 0..0 } else { range(j) });
-            counted(&ranges.collect::<Vec<_>>())
-        };
-        let own = ranges[self.rank].clone();
-        let [send_counts, send_places] = others(&|_| own.clone())?;
-        let [counts, places] = others(&|j| ranges[j].clone())?;
-        let at: *mut c_void = all.as_mut_ptr().cast();
-        let arrays = vec![send_counts, send_places, counts, places];
-        self.all_to_all((at, at), arrays, all)
-    }
-
-    /// Starts to send and to receive numbers. `arrays`: how many go to each rank, where they are, how many come, and where they go.
-    fn all_to_all<K>(
-        &self,
-        (from, to): (*const c_void, *mut c_void),
-        arrays: Vec<Vec<c_int>>,
-        kept: K,
-    ) -> Result<Pending<K>, MpiError> {
         let comm = self.collectives.as_raw();
+        let arrays = vec![send_counts, send_places, counts, places];
         let arrays_of: [*const c_int; 4] = std::array::from_fn(|i| arrays[i].as_ptr());
-        start(kept, arrays, |_, request| {
+        start((mine, into), arrays, |_, request| {
             let kind = ffi_floats();
             let [send_counts, send_places, counts, places] = arrays_of;
-            // SAFETY: all ranges lie within their vectors, and none that is sent overlaps one that is received; vectors and arrays lie on the
-            // heap and belong to the request.
+            // SAFETY: all ranges lie within their vectors; vectors and arrays lie on the heap and belong to the request.
             let code = unsafe {
                 ffi::MPI_Ialltoallv(
                     from,
@@ -278,6 +247,32 @@ impl Mpi {
                 )
             };
             check("MPI_Ialltoallv", code)
+        })
+    }
+
+    /// Starts to give `mine[range]` to all ranks, and to receive what rank j gives into range j of `into`.
+    pub fn spread(
+        &self,
+        mine: Vector,
+        range: Range<usize>,
+        mut into: Vector,
+        receive: &[Range<usize>],
+    ) -> Result<Pending<(Vector, Vector)>, MpiError> {
+        self.fit(receive, into.len());
+        let length = count(range.len())?;
+        let (from, to) = (mine[range].as_ptr().cast(), into.as_mut_ptr().cast());
+        let [counts, places] = counted(receive)?;
+        let comm = self.collectives.as_raw();
+        let (counts_at, places_at) = (counts.as_ptr(), places.as_ptr());
+        start((mine, into), vec![counts, places], |_, request| {
+            let kind = ffi_floats();
+            // SAFETY: as in `scatter`.
+            let code = unsafe {
+                ffi::MPI_Iallgatherv(
+                    from, length, kind, to, counts_at, places_at, kind, comm, request,
+                )
+            };
+            check("MPI_Iallgatherv", code)
         })
     }
 

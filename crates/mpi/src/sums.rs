@@ -2,7 +2,8 @@
 //!
 //! First every rank tells all others its tail and how long its vector is (`MPI_Iallgather` of short blocks). Then a long dense
 //! vector goes in chunks, chunk j to rank j (`MPI_Ialltoallv`), which adds them in rank order and gives the sum to all
-//! (`MPI_Ialltoallv` again, which unlike `MPI_Iallgatherv` copies nothing of its own): the bits are those of every other cluster. With [`Sums::Mpi`] MPI adds (`MPI_Iallreduce`), in an order
+//! (`MPI_Iallgatherv`): the bits are those of every other cluster. It goes piece by piece, so that what was received is added while it
+//! is in the processor's cache. With [`Sums::Mpi`] MPI adds (`MPI_Iallreduce`), in an order
 //! that it chooses. Short and encoded vectors go to all ranks as they are, and each adds in rank order.
 
 use std::collections::VecDeque;
@@ -57,6 +58,8 @@ struct Head {
 const HEAD: usize = 512;
 /// Shorter vectors go to all ranks as a whole, behind the heads: one step instead of three.
 const CHUNKED_FROM: usize = 16 << 10;
+/// Numbers of each chunk that are exchanged at a time.
+const PIECE: usize = 128 << 10;
 /// Numbers added at a time; the block stays in the L1 cache while several parts are added to it.
 const ADDED: usize = 4096;
 /// Results whose memory may be used again when nobody holds them any more: fresh memory costs as much as the sum.
@@ -70,7 +73,7 @@ pub struct Exchanges {
     /// The bytes of a head with the words behind it, the same on all ranks.
     block: usize,
     current: Option<(Entered, Stage)>,
-    /// Received chunks.
+    /// Received chunks, and behind them this rank's chunk of the sum.
     scratch: Vector,
     results: VecDeque<Arc<Sum>>,
 }
@@ -78,26 +81,32 @@ pub struct Exchanges {
 enum Stage {
     Heads { under_way: Pending<(Vec<u8>, Vec<u8>)>, words: Vec<u32> },
     Chunks { under_way: Pending<(Mine, Vector)>, tails: Vec<Tail>, layout: Layout, result: Vector },
-    Spread { under_way: Pending<Vector>, tails: Vec<Tail> },
+    Spread { under_way: Pending<(Vector, Vector)>, tails: Vec<Tail>, layout: Layout },
     Reduce { under_way: Pending<(Mine, Vector)>, tails: Vec<Tail> },
     Words { under_way: Pending<(Vec<u32>, Vec<u32>)>, heads: Vec<Head>, ranges: Vec<Range<usize>> },
 }
 
-/// Where the chunks of one sum lie.
+/// Where the parts of one piece of a sum lie.
 struct Layout {
+    /// By rank: the length of its vector, 0 if it adds nothing.
+    lengths: Vec<usize>,
     /// The length of the whole vector.
     length: usize,
+    /// Which piece of all chunks it is.
+    piece: usize,
     /// Ranks that add something, in order.
     contributors: Vec<usize>,
     /// By rank: where its part of this rank's chunk is received; empty if it sends none.
     received: Vec<Range<usize>>,
+    /// Where this rank's chunk is added up, behind all that is received.
+    added: Range<usize>,
 }
 
 impl Layout {
-    fn new(lengths: &[usize], rank: usize) -> Layout {
+    fn new(lengths: Vec<usize>, piece: usize, rank: usize) -> Layout {
         let length = lengths.iter().copied().max().unwrap_or(0);
         let contributors = (0..lengths.len()).filter(|j| lengths[*j] > 0).collect();
-        let mine = chunk(length, lengths.len(), rank).len();
+        let mine = piece_of(length, lengths.len(), rank, piece).len();
         let mut end = 0;
         let received = lengths.iter().enumerate().map(|(j, length)| {
             let start = end;
@@ -105,22 +114,32 @@ impl Layout {
             start..end
         });
         let received = received.collect();
-        Layout { length, contributors, received }
+        Layout { length, piece, contributors, received, added: end..end + mine, lengths }
     }
 
-    /// How many numbers are received.
-    fn total(&self) -> usize {
-        self.received.last().map_or(0, |last| last.end)
+    /// The layout of the next piece, if there is one.
+    fn next(self, rank: usize) -> Option<Layout> {
+        let longest = chunk(self.length, self.lengths.len(), 0).len();
+        let next = self.piece + 1;
+        (next * PIECE < longest).then(|| Layout::new(self.lengths, next, rank))
+    }
+
+    /// By rank: the piece of its chunk that it adds up, of a vector of this length.
+    fn pieces(&self, length: usize) -> Vec<Range<usize>> {
+        let size = self.lengths.len();
+        (0..size).map(|j| piece_of(length, size, j, self.piece)).collect()
     }
 
     /// Adds the parts of this rank's chunk in rank order.
-    fn add(&self, mine: Option<&[f32]>, received: &[f32], rank: usize, into: &mut [f32]) {
-        let own = chunk(self.length, self.received.len(), rank);
+    fn add(&self, mine: Option<&[f32]>, scratch: &mut [f32], rank: usize) {
+        let (received, added) = scratch.split_at_mut(self.added.start);
         let part = |j: usize| match mine {
-            Some(mine) if j == rank => &mine[own.clone()],
+            Some(mine) if j == rank => {
+                &mine[piece_of(self.length, self.lengths.len(), rank, self.piece)]
+            }
             _ => &received[self.received[j].clone()],
         };
-        for (i, into) in into[own.clone()].chunks_mut(ADDED).enumerate() {
+        for (i, into) in added[..self.added.len()].chunks_mut(ADDED).enumerate() {
             let here = i * ADDED..i * ADDED + into.len();
             let mut parts = self.contributors.iter().map(|j| &part(*j)[here.clone()]);
             match (parts.next(), parts.next()) {
@@ -195,15 +214,26 @@ impl Exchanges {
                     Next::Result(result) => result,
                 }
             }
-            Stage::Chunks { under_way, tails, layout, mut result } => {
-                let (mine, scratch) = under_way.take();
-                layout.add(mine.as_deref().map(numbers), &scratch, mpi.rank, &mut result);
-                self.scratch = scratch;
-                let under_way = mpi.spread(result, &chunks(layout.length, mpi.size))?;
-                self.current = Some((entered, Stage::Spread { under_way, tails }));
+            Stage::Chunks { under_way, tails, layout, result } => {
+                let (mine, mut scratch) = under_way.take();
+                layout.add(mine.as_deref().map(numbers), &mut scratch, mpi.rank);
+                let ranges = layout.pieces(layout.length);
+                let under_way = mpi.spread(scratch, layout.added.clone(), result, &ranges)?;
+                self.current = Some((entered, Stage::Spread { under_way, tails, layout }));
                 return Ok((true, None));
             }
-            Stage::Spread { under_way, tails } => self.sum(&entered, under_way.take(), tails),
+            Stage::Spread { under_way, tails, layout } => {
+                let (scratch, result) = under_way.take();
+                self.scratch = scratch;
+                match layout.next(mpi.rank) {
+                    Some(layout) => {
+                        let stage = self.exchange_piece(&entered, layout, tails, result, mpi)?;
+                        self.current = Some((entered, stage));
+                        return Ok((true, None));
+                    }
+                    None => self.sum(&entered, result, tails),
+                }
+            }
             Stage::Reduce { under_way, tails } => self.sum(&entered, under_way.take().1, tails),
             Stage::Words { under_way, heads, ranges } => {
                 let words = under_way.take().1;
@@ -315,17 +345,32 @@ impl Exchanges {
             let under_way = mpi.reduce(mine, result)?;
             return Ok(Next::Stage(Stage::Reduce { under_way, tails }));
         }
-        let layout = Layout::new(&lengths, mpi.rank);
+        let layout = Layout::new(lengths, 0, mpi.rank);
+        Ok(Next::Stage(self.exchange_piece(entered, layout, tails, result, mpi)?))
+    }
+
+    /// Starts to give all ranks their parts of a piece.
+    fn exchange_piece(
+        &mut self,
+        entered: &Entered,
+        layout: Layout,
+        tails: Vec<Tail>,
+        result: Vector,
+        mpi: &Mpi,
+    ) -> Result<Stage, MpiError> {
+        let mine = match &entered.entry {
+            Entry::Sum { payload, .. } if !payload.is_empty() => Some(payload.clone()),
+            _ => None,
+        };
         let mut scratch = std::mem::take(&mut self.scratch);
-        if scratch.len() < layout.total() {
-            scratch = Vector::zeros(layout.total());
+        if scratch.len() < layout.added.end {
+            scratch = Vector::zeros(layout.added.end);
         }
-        let mut send = chunks(payload.len(), mpi.size);
+        let mut send = layout.pieces(mine.as_ref().map_or(0, |payload| payload.len()));
         // This rank's own part stays where it is.
         send[mpi.rank] = 0..0;
-        let mine = (!payload.is_empty()).then(|| payload.clone());
         let under_way = mpi.scatter(mine, &send, scratch, &layout.received)?;
-        Ok(Next::Stage(Stage::Chunks { under_way, tails, layout, result }))
+        Ok(Stage::Chunks { under_way, tails, layout, result })
     }
 
     /// Memory for a result: that of an older one, if nobody holds it any more.
@@ -395,9 +440,11 @@ fn in_words(payload: &Payload) -> Vec<u32> {
     bytemuck::pod_collect_to_vec(&bytes)
 }
 
-/// By rank: its chunk of a vector.
-fn chunks(length: usize, size: usize) -> Vec<Range<usize>> {
-    (0..size).map(|j| chunk(length, size, j)).collect()
+/// A piece of the chunk that a rank adds up.
+fn piece_of(length: usize, size: usize, rank: usize, piece: usize) -> Range<usize> {
+    let chunk = chunk(length, size, rank);
+    let at = |piece: usize| chunk.end.min(chunk.start + piece * PIECE);
+    at(piece)..at(piece + 1)
 }
 
 fn tails(heads: Vec<Head>) -> Result<Vec<Tail>, MpiError> {
@@ -421,15 +468,19 @@ mod tests {
             parts.iter().map(|part| part.as_ref().map_or(0, Vec::len)).collect();
         let mut sum = vec![f32::NAN; lengths.iter().copied().max().unwrap_or(0)];
         for rank in 0..n {
-            let layout = Layout::new(&lengths, rank);
-            let mut scratch = vec![f32::NAN; layout.total()];
-            for j in (0..n).filter(|j| *j != rank) {
-                if let Some(part) = &parts[j] {
-                    scratch[layout.received[j].clone()]
-                        .copy_from_slice(&part[chunk(layout.length, n, rank)]);
+            let mut next = Some(Layout::new(lengths.clone(), 0, rank));
+            while let Some(layout) = next {
+                let here = layout.pieces(layout.length)[rank].clone();
+                let mut scratch = vec![f32::NAN; layout.added.end];
+                for j in (0..n).filter(|j| *j != rank) {
+                    if let Some(part) = &parts[j] {
+                        scratch[layout.received[j].clone()].copy_from_slice(&part[here.clone()]);
+                    }
                 }
+                layout.add(parts[rank].as_deref(), &mut scratch, rank);
+                sum[here].copy_from_slice(&scratch[layout.added.clone()]);
+                next = layout.next(rank);
             }
-            layout.add(parts[rank].as_deref(), &scratch, rank, &mut sum);
         }
         sum
     }
@@ -437,7 +488,10 @@ mod tests {
     #[test]
     fn chunks_are_added_in_rank_order_and_members_without_samples_change_no_bit() {
         let value = |r: usize, i: usize| ((i * 7919 + r * 104_729) % 1_000_003) as f32 * 1.37e-4;
-        for (members, length) in [(2, 9000), (3, 10_001), (5, 4097), (7, 3)] {
+        let several = 3 * PIECE + 1;
+        for (members, length) in
+            [(2, 9000), (3, 10_001), (5, 4097), (7, 3), (2, several), (3, several)]
+        {
             for missing in [None, Some(0), Some(members - 1)] {
                 let part = |r: usize| {
                     let numbers = (0..length).map(|i| if i == 0 { -0.0 } else { value(r, i) });
