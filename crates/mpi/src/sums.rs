@@ -58,8 +58,10 @@ struct Head {
 const HEAD: usize = 512;
 /// Shorter vectors go to all ranks as a whole, behind the heads: one step instead of three.
 const CHUNKED_FROM: usize = 16 << 10;
-/// Numbers of each chunk that are exchanged at a time.
+/// Numbers of each chunk that are exchanged at a time, at least; and how often at most. While a rank computes, MPI is tested now and then
+/// only, and every piece waits for two tests.
 const PIECE: usize = 128 << 10;
+const PIECES_MAX: usize = 4;
 /// Numbers added at a time; the block stays in the L1 cache while several parts are added to it.
 const ADDED: usize = 4096;
 /// Results whose memory may be used again when nobody holds them any more: fresh memory costs as much as the sum.
@@ -119,9 +121,10 @@ impl Layout {
 
     /// The layout of the next piece, if there is one.
     fn next(self, rank: usize) -> Option<Layout> {
-        let longest = chunk(self.length, self.lengths.len(), 0).len();
-        let next = self.piece + 1;
-        (next * PIECE < longest).then(|| Layout::new(self.lengths, next, rank))
+        let (next, size) = (self.piece + 1, self.lengths.len());
+        // All ranks take part in every piece, also those whose chunk is over.
+        let is_over = (0..size).all(|j| piece_of(self.length, size, j, next).is_empty());
+        (!is_over).then(|| Layout::new(self.lengths, next, rank))
     }
 
     /// By rank: the piece of its chunk that it adds up, of a vector of this length.
@@ -443,7 +446,8 @@ fn in_words(payload: &Payload) -> Vec<u32> {
 /// A piece of the chunk that a rank adds up.
 fn piece_of(length: usize, size: usize, rank: usize, piece: usize) -> Range<usize> {
     let chunk = chunk(length, size, rank);
-    let at = |piece: usize| chunk.end.min(chunk.start + piece * PIECE);
+    let long = PIECE.max(length.div_ceil(size).div_ceil(PIECES_MAX));
+    let at = |piece: usize| chunk.end.min(chunk.start + piece * long);
     at(piece)..at(piece + 1)
 }
 
