@@ -273,8 +273,11 @@ fn the_first_rank_shows_the_run_on_its_page() {
     command.args(["--epochs", "100000", "--no-save", "--no-report", "--page", "0"]);
     let mut run = command.spawn().expect("the launcher can be started");
     let err = BufReader::new(run.stderr.take().expect("a pipe"));
-    let line = err.lines().map_while(Result::ok).find(|line| line.starts_with("Page: http://"));
+    let mut lines = err.lines().map_while(Result::ok);
+    let line = lines.find(|line| line.starts_with("Page: http://"));
     let line = line.expect("the page is announced");
+    // A launcher that cannot pass on what ranks say may end them.
+    let reading = std::thread::spawn(move || lines.for_each(drop));
     let at = line.trim_start_matches("Page: http://").split('/').next().expect("an address");
     let token = line.rsplit(' ').next().expect("a token").trim_end_matches(')');
     let ask = |request: &str| {
@@ -294,6 +297,7 @@ fn the_first_rank_shows_the_run_on_its_page() {
     let (state, put_out, stopped) =
         (ask("GET /status.json"), ask("POST /workers/1/put-out"), ask("POST /stop"));
     let ended = run.wait().expect("it ends");
+    reading.join().expect("it reads to the end");
 
     assert!(state.contains("\"place\":\"MPI ranks\""), "{state}");
     assert!(put_out.starts_with("HTTP/1.1 501"), "{put_out}");

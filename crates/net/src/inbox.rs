@@ -106,12 +106,14 @@ mod tests {
         });
         let (mut events, mut heard) = (Events::with_capacity(1), 0);
         while heard < COUNT {
-            let long = Some(Duration::from_secs(10));
-            let asleep = inbox.sleep(|| poll.poll(&mut events, long).expect("it can be polled"));
-            let woken = asleep.or_else(|| inbox.take());
-            // A waker of an event that was taken before may end a sleep: then nothing is there, but never after the whole time.
-            assert!(woken.is_some() || !events.is_empty(), "event {heard} woke nobody");
-            heard += u32::from(woken.is_some());
+            let mut was_woken = true;
+            let told = inbox.sleep(|| {
+                poll.poll(&mut events, Some(Duration::from_secs(10))).expect("it can be polled");
+                was_woken = !events.is_empty();
+            });
+            assert!(was_woken, "nobody woke it for event {heard}");
+            // A waker of an event that was taken before may end a sleep for nothing.
+            heard += u32::from(told.or_else(|| inbox.take()).is_some());
         }
         drop(telling.join());
         assert!(inbox.wait().is_none());

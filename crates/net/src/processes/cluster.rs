@@ -395,6 +395,13 @@ impl Cluster for ProcessCluster {
     }
 }
 
+impl Drop for ProcessCluster {
+    /// A worker may end right after it has entered a sum. Its links live on: peers read what it has published.
+    fn drop(&mut self) {
+        self.mesh.hand_back();
+    }
+}
+
 impl ProcessCluster {
     /// Has the mean of the replicas evaluated. This worker's own is taken now, before it publishes another one; those of peers
     /// are read meanwhile, and the worker does not wait for them.

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::frame::{Segment, Slice};
 
 /// The version of all messages. Processes of different versions refuse each other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Proves that a process belongs to a job. Random, and never on a command line.
 pub type Secret = [u64; 2];

@@ -199,11 +199,17 @@ impl Mesh {
         MeshHandle { commands: self.commands.clone(), wake: self.wake.clone() }
     }
 
+    /// Gives a command, on the worker's own thread; others have a [`handle`](Self::handle).
     pub fn give(&self, command: Command) {
+        self.hand_back();
+        self.handle().give(command);
+    }
+
+    /// Leaves the links to their thread: the worker does something else than to wait in [`next`](Self::next).
+    pub fn hand_back(&self) {
         if let Some((links, _)) = &self.links {
             links.hand_back();
         }
-        self.handle().give(command);
     }
 
     /// Enters an exchange. A short one is entered on this thread, without waking another one: all of it if all members share memory,

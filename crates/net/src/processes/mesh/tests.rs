@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use paceline_runtime::codec::{Codec, Payload};
 use paceline_runtime::coordination::Word;
-use paceline_runtime::wire::Tail;
+use paceline_runtime::wire::{AnyOptimizerState, Published, Tail};
 
 use super::*;
 use crate::inbox::inbox;
@@ -106,4 +106,60 @@ fn links_close_with_their_mesh_though_somebody_can_still_give_it_commands() {
     let suspected = Word::Suspect { peer: WorkerId(0), view: 1 };
     assert!(matches!(word, Ok(Up::Word(word)) if word == suspected));
     handle.give(Command::Published);
+}
+
+/// Links that are made, so that what follows goes over them.
+fn meet(members: &mut [Member], view: &Arc<View>, size: usize) {
+    std::thread::scope(|scope| {
+        for member in members {
+            scope.spawn(|| member.sum(view, 1, Vector::zeros(size)));
+        }
+    });
+}
+
+#[test]
+fn a_worker_that_enters_a_sum_and_then_ends_still_answers_reads() {
+    let (mut members, view) = members(2, 1000);
+    meet(&mut members, &view, 1000);
+    let (reign, version, done) = (0, 0, Arc::default());
+    let (params, optimizer) = (Arc::new(Vector::filled(2.5, 1000)), AnyOptimizerState::default());
+    let published = Published { params, optimizer, reign, version, done };
+    members[0].mesh.shelves.publish(Shelf::Replica, published);
+    let entry = Entry::Sum {
+        payload: Arc::new(Payload::dense(Vector::zeros(1000))),
+        tail: Tail::default(),
+    };
+
+    // It enters on its own thread, and never waits for the sum.
+    members[0].mesh.exchange(Ticket(2), view, 2, entry);
+    members[0].mesh.hand_back();
+
+    let (to, found) = mpsc::channel();
+    let (of, shelf) = (vec![WorkerId(0)], Shelf::Replica);
+    members[1].mesh.give(Command::Collect { of, shelf, to });
+    let found = found.recv_timeout(Duration::from_secs(10)).expect("it answers");
+    assert_eq!(found[0][999], 2.5);
+}
+
+#[test]
+fn what_was_said_before_the_end_arrives_whole() {
+    // Longer than a turn of a link, shorter than what the system keeps.
+    const SIZE: usize = 900_000;
+    let (mut members, view) = members(2, SIZE);
+    meet(&mut members, &view, SIZE);
+    let replica = Arc::new(Vector::filled(1.5, SIZE));
+    let letter = Letter::Part { samples: 1, parts: 2, at: Duration::ZERO, replica };
+
+    let first = members.remove(0);
+    first.mesh.give(Command::Send { to: WorkerId(1), letter: Arc::new(letter) });
+    drop(first);
+
+    let (done, heard) = mpsc::channel();
+    let second = members.remove(0);
+    std::thread::spawn(move || drop(done.send(second.mesh.next(&second.inbox))));
+    let event = heard.recv_timeout(Duration::from_secs(10)).expect("it arrives");
+    let Some(Event::For { news: News::Letter { letter, .. }, .. }) = event else {
+        panic!("a letter was expected")
+    };
+    assert!(matches!(*letter, Letter::Part { replica, .. } if replica.len() == SIZE));
 }

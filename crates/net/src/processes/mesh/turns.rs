@@ -120,6 +120,7 @@ impl Links {
             }
             let is_broken = polled.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);
             if links.has_ended || is_broken {
+                links.flush_all();
                 *serving = None;
                 return;
             }
@@ -143,6 +144,9 @@ impl Links {
         links.flush();
         links.tell_all();
         self.has_more.store(links.has_more(), Ordering::Relaxed);
+        if links.wakes_sooner() {
+            self.wake();
+        }
         None
     }
 
@@ -189,8 +193,8 @@ impl Links {
                 }
             };
             self.has_more.store(links.has_more(), Ordering::Relaxed);
+            let is_sooner = links.wakes_sooner();
             let wakes_at = links.next_wake();
-            let is_sooner = wakes_at.is_some_and(|at| links.wakes_at.is_none_or(|set| at < set));
             drop(serving);
             let timeout = wakes_at.map(|at| at.saturating_duration_since(Instant::now()));
             let found = found.or_else(|| {
@@ -219,16 +223,16 @@ impl Links {
         }
     }
 
-    /// What has arrived and was not read yet wakes the thread of the links now.
+    /// What has arrived and was not read yet wakes the thread of the links now, and so does what the worker has left to do.
     pub fn hand_back(&self) {
         let sockets = &mut SourceFd(&self.sockets);
         if self.is_served_here.load(Ordering::Relaxed)
             && self.registry.reregister(sockets, SOCKETS, Interest::READABLE).is_ok()
         {
             self.is_served_here.store(false, Ordering::Relaxed);
-            if self.has_more.swap(false, Ordering::Relaxed) {
-                self.wake();
-            }
+        }
+        if self.has_more.swap(false, Ordering::Relaxed) {
+            self.wake();
         }
     }
 }
@@ -263,6 +267,18 @@ impl Serving {
         self.tell_all();
         let is_full = was_interrupted || count == EVENTS || self.has_more();
         Turn { happens: count > 0 || has_obeyed || is_busy, is_full }
+    }
+
+    /// Whether something must be done before the thread of the links wakes on its own.
+    fn wakes_sooner(&self) -> bool {
+        self.next_wake().is_some_and(|at| self.wakes_at.is_none_or(|set| at < set))
+    }
+
+    /// Writes as much as the sockets take.
+    fn flush_all(&mut self) {
+        while !self.dirty.is_empty() {
+            self.flush();
+        }
     }
 
     /// Whether links can be read or written.
