@@ -124,7 +124,7 @@ fn workers_without_a_good_token_are_refused_in_one_sentence() {
 
 #[test]
 fn a_banned_worker_is_put_out_and_ends() {
-    let cluster = Cluster::new("banned", "--workers 1:4 --strategy ssgd --epochs 300");
+    let cluster = Cluster::new("banned", "--workers 1:4 --strategy ssgd --epochs 1000");
     let coordinator = cluster.coordinator();
     let first = cluster.worker();
     cluster.wait_for_line("\"record\":\"applied\"");
