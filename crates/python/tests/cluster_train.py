@@ -68,7 +68,9 @@ def main(out: str, options: dict[str, Any]) -> None:
                 return
             if options.get("exits_at") == worker.status().updates:
                 sys.exit(3)
-            if options.get("naps_at") == worker.status().updates:
+            # Once, and also if others had learned more than that when this worker joined.
+            if "naps_at" in options and worker.status().updates >= options["naps_at"]:
+                del options["naps_at"]
                 say("napping", worker=worker.id)
                 time.sleep(options["nap"])
             time.sleep(options.get("pause", 0.0))

@@ -66,7 +66,8 @@ def test_uneven_processes_learn_what_one_learns(name: str, workers: list["subpro
 
 def test_ctrl_c_ends_a_worker_that_computes_reads_or_waits_for_others(tmp_path: Path) -> None:
     kinds: list[dict[str, Any]] = [{}, {"naps_at": 3, "nap": 600.0}, {"stalls_at": 28}, {}]
-    with Cluster(tmp_path, "1:", epochs=6) as cluster:
+    # All four begin together, so that one naps and another one stalls in the same round.
+    with Cluster(tmp_path, "4:", epochs=6) as cluster:
         stays, computes, reads, waits = processes = [cluster.join({"pause": 0.02, **kind}) for kind in kinds]
         cluster.begin(*processes)
         computes.until(lambda: computes.said("napping"))
@@ -79,8 +80,10 @@ def test_ctrl_c_ends_a_worker_that_computes_reads_or_waits_for_others(tmp_path: 
             assert worker.wait(60) != 0
             assert time.monotonic() - since < 5.0, worker.told()
             assert "KeyboardInterrupt" in worker.told() and "panicked" not in worker.told(), worker.told()
+        others = [cluster.join({}) for _ in range(3)]
+        cluster.begin(*others)
         result = cluster.result()
-        assert stays.wait() == 0, told(processes)
+        assert [worker.wait() for worker in (stays, *others)] == [0, 0, 0, 0], told([stays, *others])
     assert result["ledger"] == {"done": 6 * SAMPLES, "lost": 0, "repeated": 0}
 
 
