@@ -49,10 +49,10 @@ pub enum Looks {
 const IN_TURNS: usize = 4;
 
 /// So long a thread looks for notices or frames before it waits to be woken. Waking takes longer than a short exchange.
-const SPIN: Duration = Duration::from_micros(30);
+const SPIN: Duration = Duration::from_micros(100);
 /// So long it looks if a peer had to be woken last time: that peer is late, and if it is not waited for it will be early next time, wait
 /// in vain and have to be woken again.
-const SPIN_LATE: Duration = Duration::from_micros(120);
+const SPIN_LATE: Duration = Duration::from_micros(400);
 /// Longer vectors are added by the thread of the links: the worker has other things to do meanwhile.
 const SERVED_HERE: usize = 1 << 20;
 
