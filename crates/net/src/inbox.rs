@@ -1,6 +1,7 @@
 //! A worker's inbox: what happens to it, told by any thread.
 //!
-//! A worker that waits may sleep where its links wake it. Whoever tells it something then wakes it there.
+//! A worker that waits may sleep in a poll of its sockets instead of on this queue. A thread that puts an event into the queue then
+//! ends that poll.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, SendError, Sender};

@@ -45,7 +45,8 @@ pub enum Looks {
     No,
 }
 
-/// So many members for each core can look in turns. With more, each waits longer for its turn than it would sleep.
+/// Members look in turns if the view has at most this many of them for each core. With more, a member waits longer for its turn than it
+/// takes to be woken.
 const IN_TURNS: usize = 4;
 
 /// So long a thread looks for notices or frames before it waits to be woken. Waking takes longer than a short exchange.
