@@ -384,6 +384,35 @@ fn a_worker_process_that_was_stopped_for_too_long_is_put_out_and_comes_back() {
     }
 }
 
+/// Does something when the job is over, before anybody evaluates what is deployed.
+struct AtTheEnd<'a>(Box<dyn FnMut() + 'a>);
+
+impl Reader for AtTheEnd<'_> {
+    fn read(&mut self, line: &Line) {
+        if line.record == Record::Over {
+            (self.0)();
+        }
+    }
+}
+
+#[test]
+fn a_worker_process_that_hangs_just_when_the_job_is_over_does_not_keep_the_others() {
+    for (name, which) in [("ssgd", 0), ("ssgd", 2), ("gossip-pull", 0), ("gossip-pull", 2)] {
+        let (job, prepared) = job(name, 2.0);
+        let (options, pids) = options();
+        let mut stop = AtTheEnd(Box::new(|| {
+            let pids: Vec<u32> = pids.try_iter().collect();
+            signal("-STOP", pids[which]);
+        }));
+        let train = TrainOptions { readers: vec![&mut stop], ..TrainOptions::default() };
+
+        let trained = train_on_processes(&job, &prepared, train, options).expect("it ends");
+
+        assert!(trained.fingerprint.is_some(), "{name}: two are left to answer");
+        assert_eq!(trained.result.ledger.done, prepared.plan.samples_total, "{name}");
+    }
+}
+
 #[test]
 fn a_worker_process_that_is_asked_to_leave_wastes_nothing() {
     for name in ["ssgd", "adpsgd", "easgd"] {

@@ -17,8 +17,8 @@ type Frame = (Option<Value>, Vec<(bool, Vec<u8>)>);
 
 fuzz_target!(|data: &[u8]| {
     let Some((step, data)) = data.split_first() else { return };
-    // A segment of no bytes takes three of a head and about a hundred here; bodies are allocated as a whole.
-    within(LIMITS.body as usize + (1 << 20) + 128 * data.len(), || {
+    // A segment of no bytes takes one of a head and less than two hundred here; bodies are allocated as a whole.
+    within(LIMITS.body as usize + (1 << 20) + 256 * data.len(), || {
         let (whole, is_refused) = decoded(data, data.len().max(1));
         assert_eq!(decoded(data, usize::from(*step).max(1)), (whole.clone(), is_refused));
         assert_eq!(read(data), (whole.clone(), is_refused));

@@ -52,7 +52,7 @@ fn after_the_next_loss_the_lowest_member_that_is_left_saves_what_was_learned() {
 
 #[test]
 fn synchronous_members_finish_the_job_without_their_coordinator() {
-    let (cluster, ended) = abandoned("finished", "ssgd", 300, 2);
+    let (cluster, ended) = abandoned("finished", "ssgd", 1000, 2);
 
     let said = |part: &str| ended.iter().filter(|it| it.err.contains(part)).count();
     let all: Vec<&str> = ended.iter().map(|it| it.err.as_str()).collect();
@@ -76,7 +76,32 @@ fn synchronous_members_finish_the_job_without_their_coordinator() {
         ],
     );
     let again = again.end();
-    assert!(again.err.contains("all 300 epochs are already done"), "{}", again.err);
+    assert!(again.err.contains("all 1000 epochs are already done"), "{}", again.err);
+}
+
+/// Nobody is left to tell them that nothing more is needed of them.
+#[test]
+fn members_whose_coordinator_dies_when_the_job_is_over_end_and_save_it() {
+    // The first member evaluates for a while when the job is over.
+    let flags =
+        "--workers 2 --strategy ssgd --patience 0.6 --epochs 1 --model resnet20 --data digits";
+    let begin = |attempt: u32| {
+        let cluster = Cluster::new(&format!("over-{attempt}"), flags);
+        let mut coordinator = cluster.coordinator();
+        let workers = [cluster.worker(), cluster.worker()];
+        cluster.wait_for_line("\"record\":\"over\"");
+        // On a busy machine the job may have ended before this process noticed that it was over.
+        let is_in_time = coordinator.runs();
+        coordinator.kill();
+        is_in_time.then_some((cluster, workers))
+    };
+
+    let (cluster, workers) = (0..5).find_map(begin).expect("one of five is noticed in time");
+    let ended = workers.map(Process::end);
+
+    let all = ended.each_ref().map(|it| it.err.as_str());
+    assert!(all.iter().any(|err| err.contains("the job was finished without it")), "{all:?}");
+    assert_eq!(cluster.checkpoints("paceline-runs/rescued-1").len(), 1, "{all:?}");
 }
 
 /// Asynchronous members get no more samples.

@@ -1,10 +1,11 @@
 //! Coordinators and workers as a user starts them: real processes that speak TLS on the loopback device.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use paceline::RunResult;
@@ -99,7 +100,11 @@ pub struct Cluster {
 impl Cluster {
     /// `flags`: of the coordinator, besides the usual ones.
     pub fn new(name: &str, flags: &str) -> Cluster {
-        let folder = std::env::temp_dir().join(format!("paceline-{name}-{}", std::process::id()));
+        // Tests run side by side, and two of them may choose the same name.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = format!("paceline-{name}-{}-{count}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("the temporary folder can be written");
         // Any port that is free now: a coordinator that is started again needs the same one.
@@ -152,9 +157,20 @@ impl Cluster {
         fs::read_to_string(self.state().join("journal.jsonl")).unwrap_or_default()
     }
 
-    /// Waits until the journal has a line of this kind.
+    /// Waits until the journal has a line of this kind. It grows by megabytes a second, so that only what is new is read.
     pub fn wait_for_line(&self, part: &str) {
-        wait_until(part, || self.journal().contains(part));
+        let (mut read, mut rest) = (0, String::new());
+        wait_until(part, || {
+            let Ok(mut file) = fs::File::open(self.state().join("journal.jsonl")) else {
+                return false;
+            };
+            file.seek(SeekFrom::Start(read)).expect("a file can be read from anywhere");
+            read += file.read_to_string(&mut rest).expect("the journal is text") as u64;
+            let is_there = rest.contains(part);
+            // The last line may be there in part only.
+            rest.drain(..rest.rfind('\n').map_or(0, |end| end + 1));
+            is_there
+        });
     }
 }
 
@@ -174,8 +190,20 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// The result of a coordinator that has ended well: every sample was applied once.
 pub fn result(coordinator: Process) -> RunResult {
-    let Ended { out, .. } = coordinator.succeed();
-    let result: RunResult = serde_json::from_str(&out).expect("the result is JSON");
+    checked(&coordinator.succeed().out)
+}
+
+/// Stops a coordinator whose job would last for hours; returns the result and what it wrote for the user. A test that waits for
+/// something to happen in a job must not race with the end of the job.
+pub fn stop(coordinator: Process) -> (RunResult, String) {
+    coordinator.signal("-INT");
+    let Ended { code, out, err } = coordinator.end();
+    assert_eq!(code, Some(130), "{err}");
+    (checked(&out), err)
+}
+
+fn checked(out: &str) -> RunResult {
+    let result: RunResult = serde_json::from_str(out).expect("the result is JSON");
     assert_eq!((result.ledger.lost, result.ledger.repeated), (0, 0));
     assert!(result.samples > 0 && result.accuracy > 0.5, "{out}");
     result

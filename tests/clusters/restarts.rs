@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use paceline::learn::Dice;
 
-use super::program::{Cluster, Process, result, wait_until};
+use super::program::{Cluster, Process, result, stop, wait_until};
 
 #[test]
 fn a_coordinator_that_is_killed_continues_from_its_log() {
-    let flags = "--workers 2:4 --strategy ssgd --patience 1 --checkpoint-rounds 20 --epochs 600";
+    let flags =
+        "--workers 2:4 --strategy ssgd --patience 1 --checkpoint-rounds 500 --epochs 100000";
     let cluster = Cluster::new("restart", flags);
     let coordinator = cluster.coordinator();
     let workers = [cluster.worker(), cluster.worker()];
@@ -19,12 +20,34 @@ fn a_coordinator_that_is_killed_continues_from_its_log() {
     let first = newest();
 
     coordinator.kill();
-    let result = result(cluster.coordinator());
+    let coordinator = cluster.coordinator();
+    cluster.wait_for_line("\"record\":\"restarted\"");
+    wait_until("it has saved after its restart", || newest() > first);
 
+    let (result, _) = stop(coordinator);
     Process::all_succeed(workers);
     assert_eq!((result.started_over, result.samples_wasted), (0, 0));
-    assert!(cluster.journal().contains("\"record\":\"restarted\""));
-    assert!(newest() > first, "it has saved after its restart: {first:?}, {:?}", newest());
+}
+
+#[test]
+fn a_worker_that_hangs_just_when_the_job_is_over_does_not_keep_the_others() {
+    // Its first member evaluates for a while when the job is over, before it reads what the others have learned.
+    let flags =
+        "--workers 3 --strategy ssgd --patience 0.6 --epochs 1 --model resnet20 --data digits";
+    let cluster = Cluster::new("hangs-last", flags);
+    let coordinator = cluster.coordinator();
+    let [first, second, last] = [cluster.worker(), cluster.worker(), cluster.worker()];
+    cluster.wait_for_line("\"record\":\"over\"");
+
+    last.signal("-STOP");
+    let result = result(coordinator);
+
+    Process::all_succeed([first, second]);
+    assert_eq!(result.ledger.done, result.samples);
+    // It reads that nothing is left to do, or finds the connection broken; either way it ends.
+    last.signal("-CONT");
+    let last = last.end();
+    assert!(last.code == Some(0) || last.err.contains("finished without it"), "{}", last.err);
 }
 
 /// As a user does who types the same command again.

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::program::{Cluster, Process, result};
+use super::program::{Cluster, Process, stop};
 
 /// A ClientHello begins so: a handshake record of TLS 1.0 to 1.3 with this length.
 fn record(length: u16) -> Vec<u8> {
@@ -29,7 +29,7 @@ fn is_closed(mut stream: &TcpStream, within: Duration) -> bool {
 
 #[test]
 fn a_run_is_right_while_strangers_knock_at_every_port() {
-    let flags = "--workers 2 --strategy ssgd --patience 2 --epochs 700 --checkpoint-rounds 500";
+    let flags = "--workers 2 --strategy ssgd --patience 2 --epochs 100000 --checkpoint-rounds 500";
     let cluster = Cluster::new("knocking", flags);
     let coordinator = cluster.coordinator();
     let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
@@ -77,18 +77,16 @@ fn a_run_is_right_while_strangers_knock_at_every_port() {
     }
     drop((idle, at_worker));
 
-    let ended = coordinator.succeed();
+    let (result, err) = stop(coordinator);
     Process::all_succeed(workers);
-    let out: paceline::RunResult = serde_json::from_str(&ended.out).expect("the result is JSON");
-    assert_eq!((out.ledger.done, out.ledger.lost, out.ledger.repeated), (700 * 1800, 0, 0));
-    assert_eq!((out.started_over, out.samples_wasted), (0, 0), "no member was lost");
-    let refused = ended.err.lines().filter(|line| line.starts_with("refused")).count();
-    assert!((5..100).contains(&refused), "{refused} lines\n{}", ended.err);
+    assert_eq!((result.started_over, result.samples_wasted), (0, 0), "no member was lost");
+    let refused = err.lines().filter(|line| line.starts_with("refused")).count();
+    assert!((5..100).contains(&refused), "{refused} lines\n{err}");
 }
 
 #[test]
 fn workers_without_a_good_token_are_refused_in_one_sentence() {
-    let cluster = Cluster::new("strangers", "--workers 2 --strategy ssgd --epochs 60");
+    let cluster = Cluster::new("strangers", "--workers 2 --strategy ssgd --epochs 100000");
     let coordinator = cluster.coordinator();
     let workers = [cluster.worker(), cluster.worker()];
     let token = |arguments: &[&str]| {
@@ -118,13 +116,13 @@ fn workers_without_a_good_token_are_refused_in_one_sentence() {
         assert!(ended.err.contains(sentence), "{}", ended.err);
         assert_eq!(ended.err.trim().lines().count(), 1, "{}", ended.err);
     }
-    result(coordinator);
+    stop(coordinator);
     Process::all_succeed(workers);
 }
 
 #[test]
 fn a_banned_worker_is_put_out_and_ends() {
-    let cluster = Cluster::new("banned", "--workers 1:4 --strategy ssgd --epochs 1000");
+    let cluster = Cluster::new("banned", "--workers 1:4 --strategy ssgd --epochs 100000");
     let coordinator = cluster.coordinator();
     let first = cluster.worker();
     cluster.wait_for_line("\"record\":\"applied\"");
@@ -136,7 +134,7 @@ fn a_banned_worker_is_put_out_and_ends() {
     let ended = second.end();
     assert_eq!(ended.code, Some(1), "{}", ended.err);
     assert!(ended.err.contains("banned"), "{}", ended.err);
-    result(coordinator);
+    stop(coordinator);
     first.succeed();
 }
 

@@ -56,6 +56,7 @@ fn trained(strategy: &str) -> (paceline::OnProcesses, Seen) {
                 listen,
                 state: StatePlace::Folder(state),
                 authority: None,
+                members_first: 2,
                 members_min: 2,
                 members_max: None,
                 patience: Duration::from_secs(5),

@@ -279,6 +279,7 @@ impl Coordinate {
             listen: self.listen,
             state,
             authority: self.authority.clone(),
+            members_first: members_min,
             members_min,
             members_max,
             patience: self.patience.unwrap_or(PATIENCE),

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::kernels::memory::{self, gap};
 use crate::kernels::{Lent, Pool};
 
-/// The alignment in bytes of memory that a vector owns: a cache line, which is also the widest register of the kernels.
-pub const ALIGNMENT: usize = 64;
+pub use crate::kernels::memory::ALIGNMENT;
 
 /// A vector of numbers: parameters, a gradient, or a state of an optimizer.
 ///
@@ -31,14 +31,6 @@ struct Own {
     start: usize,
 }
 
-/// The most numbers that may lie before an aligned place.
-const FILL_MAX: usize = ALIGNMENT / size_of::<f32>() - 1;
-
-/// How many numbers lie between a place in memory and the next aligned one.
-fn gap(place: *const f32) -> usize {
-    (place as usize).wrapping_neg() % ALIGNMENT / size_of::<f32>()
-}
-
 impl Own {
     const EMPTY: Own = Own { floats: Vec::new(), start: 0 };
 
@@ -46,10 +38,7 @@ impl Own {
         if len == 0 {
             return Own::EMPTY;
         }
-        // Not an aligned allocation of zeros: it would write them, while the system has pages of zeros at hand.
-        let mut floats = vec![0.0; len + FILL_MAX];
-        let start = gap(floats.as_ptr());
-        floats.truncate(start + len);
+        let (floats, start) = memory::zeros(len);
         Own { floats, start }
     }
 
@@ -57,9 +46,7 @@ impl Own {
         if len == 0 {
             return Own::EMPTY;
         }
-        let mut floats = Vec::with_capacity(len + FILL_MAX);
-        let start = gap(floats.as_ptr());
-        floats.resize(start, 0.0);
+        let (floats, start) = memory::with_capacity(len);
         Own { floats, start }
     }
 

@@ -293,6 +293,8 @@ impl Progress {
                 | Command::View { .. }
                 | Command::Plan { .. }
                 | Command::CarryOut(_)
+                | Command::StopCollecting
+                | Command::Lose { .. }
                 | Command::Orphaned
                 | Command::End => {}
             }

@@ -149,7 +149,9 @@ pub fn coordinate(
         listen,
         state: StatePlace::Folder(state),
         authority: None,
-        members_min: spec.workers,
+        members_first: spec.workers,
+        // A launcher starts no other one for a worker that dies: those that are left go on.
+        members_min: 1,
         members_max: None,
         patience,
         insecure: false,

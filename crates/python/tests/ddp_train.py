@@ -25,4 +25,6 @@ for epoch in range(3):
         optimizer.step()
 if dist.get_rank() == 0:
     torch.save(model.module.state_dict(), sys.argv[1])
+# Nobody ends while the other one still saves.
+dist.barrier()
 dist.destroy_process_group()

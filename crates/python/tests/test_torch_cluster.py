@@ -152,16 +152,20 @@ def test_nothing_hangs_when_workers_end_early(tmp_path: Path) -> None:
         assert (cluster.result()["ledger"]["lost"], stays.wait()) == (0, 0)
 
 
+#: Seconds of a forward pass that is slow and not dead. `PACELINE_TEST_NAP=60` takes longer.
+NAP = float(os.environ.get("PACELINE_TEST_NAP", "9"))
+
+
 def test_a_worker_that_naps_stays_and_one_that_is_stopped_comes_back(tmp_path: Path) -> None:
     with Cluster(tmp_path, "1:", "--patience", "3", epochs=60) as cluster:
-        # A forward pass of 9 s is slow, not dead, though the patience is 3 s.
+        # A forward pass that takes much longer than the patience of 3 s is slow, not dead.
         first, naps, stopped = workers = [
-            cluster.join({"pause": 0.1, **more}) for more in ({}, {"naps_at": 2, "nap": 9.0}, {})
+            cluster.join({"pause": 0.1, **more}) for more in ({}, {"naps_at": 2, "nap": NAP}, {})
         ]
         cluster.begin(*workers)
         naps.until(lambda: naps.said("napping"))
         os.kill(pid_of(stopped), signal.SIGSTOP)
-        time.sleep(12.0)
+        time.sleep(NAP + 3.0)
         os.kill(pid_of(stopped), signal.SIGCONT)
         result = cluster.result()
         assert [worker.wait() for worker in workers] == [0, 0, 0], told(workers)
@@ -194,6 +198,17 @@ def test_the_environment_of_slurm_is_understood(tmp_path: Path) -> None:
     workers = launched(tmp_path, [common | {"SLURM_PROCID": str(rank)} for rank in (0, 1)], {"join": {"epochs": 3}})
     codes = [worker.wait() for worker in workers]
     assert codes == [0, 0], "\n".join(worker.told() for worker in workers)
+    saved = [torch.load(path) for path in tmp_path.glob("*.pt")]
+    assert len(saved) == 2 and are_equal(saved)
+
+
+def test_workers_of_a_launcher_outlive_one_of_them(tmp_path: Path) -> None:
+    common = {"SLURM_NTASKS": "3", "SLURM_NNODES": "1", "SLURM_JOB_ID": f"kill{os.getpid()}", "SLURM_STEP_ID": "0"}
+    environments = [common | {"SLURM_PROCID": str(rank)} for rank in range(3)]
+    first, second, victim = launched(tmp_path, environments, {"join": {"epochs": 10}, "pause": 0.1})
+    victim.until(lambda: len(victim.said("updated")) >= 3)
+    os.kill(pid_of(victim), signal.SIGKILL)
+    assert [first.wait(), second.wait()] == [0, 0], told([first, second])
     saved = [torch.load(path) for path in tmp_path.glob("*.pt")]
     assert len(saved) == 2 and are_equal(saved)
 

@@ -225,6 +225,17 @@ impl Driver {
         self.lanes.keys().copied()
     }
 
+    /// The number of a worker's session, if it is connected now.
+    pub fn session(&self, who: WorkerId) -> Option<u64> {
+        self.lanes.get(&who).map(|session| session.number)
+    }
+
+    /// Whether a worker is connected, or may come back, and was not lost. One that is stopped keeps its connection.
+    pub fn is_here(&self, who: WorkerId) -> bool {
+        let is_known = self.lanes.contains_key(&who) || self.closed.contains_key(&who);
+        is_known && self.coordinator.state().is_enrolled(who)
+    }
+
     /// The coordinator's own key and certificate, for its port. The driver renews the certificate.
     pub fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()

@@ -27,7 +27,7 @@ impl Driver {
         self.lanes.remove(&from);
         self.happening.push(Happened::Disconnected(from));
         self.wants_commit(self.lines_wait);
-        if self.coordinator.state().is_enrolled(from) && !self.coordinator.is_over() {
+        if self.coordinator.state().is_enrolled(from) {
             // The connections of a process that dies close at once. One that closes after a silence was cut off, and its worker
             // needs time to connect again.
             let (now, patience) = (self.clock.now(), self.config.rules.patience);

@@ -44,7 +44,9 @@ pub struct CoordinateOptions {
     pub state: StatePlace,
     /// The file of the authority, if it is not in the state folder. With a standby it must be named, unless nothing is encrypted.
     pub authority: Option<PathBuf>,
-    /// Training begins with this many workers, and pauses with fewer.
+    /// Training begins with this many workers.
+    pub members_first: u32,
+    /// It pauses with fewer than this.
     pub members_min: u32,
     pub members_max: Option<u32>,
     pub patience: Duration,
@@ -150,12 +152,13 @@ impl Coordinating {
         recipes: &[Recipe],
         options: CoordinateOptions,
     ) -> Result<Coordinating, Error> {
-        let CoordinateOptions { members_min, members_max, patience, insecure, say, .. } = options;
+        let CoordinateOptions { members_first, members_min, members_max, .. } = options;
+        let CoordinateOptions { patience, insecure, say, .. } = options;
         let before = checkpoint.as_ref();
         if let Some(checkpoint) = before {
             checkpoint.check_job(job)?;
         }
-        let workers_first = before.map_or(members_min, |it| it.manifest.workers_first);
+        let workers_first = before.map_or(members_first, |it| it.manifest.workers_first);
         let outline = job.check_without_data(workers_first, recipes)?;
         let saves = job.checkpoints.as_ref().map(|it| Saves { every_rounds: it.rounds });
         let saves_something = saves.is_some();
@@ -164,7 +167,7 @@ impl Coordinating {
             json: serde_json::to_string(&Job { checkpoints: None, data_dir: None, ..job.clone() })
                 .expect("a job is plain data"),
             workers_first,
-            workers: members_min,
+            workers: members_first,
             members_min: members_min as usize,
             saves,
             is_resumed: before.is_some(),
@@ -176,7 +179,7 @@ impl Coordinating {
             members_max: members_max.map(|most| most as usize),
             patience,
             gathering: GATHERING.min(patience / 4),
-            ..Rules::new(0, members_min as usize, outline.coordination)
+            ..Rules::new(0, members_first as usize, outline.coordination)
         };
         let failed =
             |error: &dyn std::fmt::Display| RunError::Coordinate { why: error.to_string() };
@@ -204,7 +207,7 @@ impl Coordinating {
         let elapsed = before.map(|it| it.manifest.past.time).unwrap_or_default();
         let done_before = snapshot.map(|snapshot| snapshot.done.clone()).unwrap_or_default();
         let (job, recipes) = (job.clone(), recipes.to_vec());
-        let blueprint = Arc::new(Blueprint { job, checkpoint, recipes, workers: members_min });
+        let blueprint = Arc::new(Blueprint { job, checkpoint, recipes, workers: members_first });
         let checks = blueprint.clone();
         let config = DriverConfig {
             text,
@@ -381,7 +384,13 @@ impl Coordinating {
         let seconds = run.driver.now().as_secs_f64();
         let is_brief = watch.stopped || stop.load(Ordering::Relaxed);
         let conclude = conclusion(&watch.observer, coordination, is_brief);
-        let fingerprint = run.conclude(&conclude)?;
+        let fingerprint = match run.conclude(&conclude) {
+            Ok(fingerprint) => fingerprint,
+            Err(error) => {
+                finish(watch.writer);
+                return Err(error.into());
+            }
+        };
         for output in std::mem::take(&mut run.outputs) {
             if let ClusterOutput::Line(line) = output {
                 let _ = watch.observer.observe(&line);

@@ -447,6 +447,7 @@ impl Ear {
                     Note::SendCenter { request } => {
                         self.to.send(Down::SendCenter { request }).is_ok()
                     }
+                    Note::Lost { who } => self.to.send(Down::Lost { who }).is_ok(),
                     Note::Dismissed => self.to.send(Down::Dismissed).is_ok(),
                     Note::Told { text } => {
                         (self.say)(&text);

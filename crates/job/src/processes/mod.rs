@@ -16,16 +16,17 @@ mod waiting;
 mod wishes;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use paceline_net::processes::message::{Conclude, JobText, PackedSnapshot, Saves, Secret};
-use paceline_runtime::coordination::{Coordination, Rules};
+use paceline_runtime::coordination::{Collected, Coordination, Rules};
 use paceline_runtime::edge::ClusterOutput;
 use paceline_runtime::wire::Shelf;
-use paceline_runtime::{Snapshot, Spans};
+use paceline_runtime::{Snapshot, Spans, WorkerId, WorkerSnapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Saved, Saving, Writer};
@@ -297,6 +298,9 @@ enum Note {
     SendCenter {
         request: u64,
     },
+    Lost {
+        who: WorkerId,
+    },
     Dismissed,
     Concluded {
         params: Option<u64>,
@@ -327,6 +331,13 @@ impl From<serde_json::Value> for Note {
     fn from(value: serde_json::Value) -> Note {
         serde_json::from_value(value).unwrap_or(Note::Unknown)
     }
+}
+
+/// A snapshot that lacks only the center, which its host was asked for.
+struct Pending {
+    host: WorkerId,
+    collected: Collected,
+    parts: BTreeMap<WorkerId, WorkerSnapshot>,
 }
 
 /// Random bits that nobody else knows.

@@ -19,6 +19,7 @@ use paceline_runtime::snapshot::SnapshotParts;
 use paceline_runtime::wire::Published;
 use paceline_runtime::{Line, Record, Snapshot, Spans, WorkerId};
 
+use super::Pending;
 use super::center_lines::CenterLines;
 use super::reported::Reported;
 use crate::run::Request;
@@ -51,7 +52,7 @@ pub struct Office {
     last_tick: Duration,
     parts: SnapshotParts,
     /// Snapshots whose center is still on its way.
-    pending: BTreeMap<u64, (Collected, BTreeMap<WorkerId, paceline_runtime::WorkerSnapshot>)>,
+    pending: BTreeMap<u64, Pending>,
     requests: u64,
     /// The newest snapshot, from which all begin anew if every replica is lost.
     snapshot: Option<Arc<Snapshot>>,
@@ -59,7 +60,7 @@ pub struct Office {
     center: CenterLines,
     /// What workers could not do.
     pub failures: Vec<String>,
-    concluded: Option<Option<u64>>,
+    concluded: BTreeMap<DeskId, Option<u64>>,
     /// How many workers were admitted and then lost with their process.
     pub crashed: u32,
 }
@@ -110,7 +111,7 @@ impl Office {
             reported: Reported::default(),
             center,
             failures: vec![],
-            concluded: None,
+            concluded: BTreeMap::new(),
             crashed: 0,
         }
     }
@@ -187,8 +188,7 @@ impl Office {
             self.record(Record::Crashed { who });
         }
         self.crashed += 1;
-        // Its center, if it was asked for it, will not come.
-        self.pending.clear();
+        self.forget_center(who);
         self.step(Input::Lost(who));
     }
 
@@ -208,7 +208,7 @@ impl Office {
                 self.step(Input::Word { from, number: 0, word });
             }
             (Up::Center { request, center }, _) => self.center(request, center),
-            (Up::Concluded { params }, _) => self.concluded = Some(params),
+            (Up::Concluded { params }, _) => drop(self.concluded.insert(desk, params)),
             (Up::SaveWished, _) => self.step(Input::Save),
             (Up::Failed { why }, _) => self.failures.push(why),
             (Up::Beat | Up::Word(_) | Up::Part { .. }, _) => {}
@@ -319,12 +319,23 @@ impl Office {
         self.desks.iter().find(|(_, desk)| desk.worker == Some(who)).map(|(id, _)| *id)
     }
 
+    /// Whether a process is connected, and was not put out: one that is stopped keeps its connection.
+    fn is_here(&self, desk: DeskId) -> bool {
+        self.desks.get(&desk).is_some_and(|desk| !desk.is_put_out)
+    }
+
+    /// The center that a worker was asked for will not come.
+    fn forget_center(&mut self, host: WorkerId) {
+        self.pending.retain(|_, it| it.host != host);
+    }
+
     fn order(&mut self, to: WorkerId, order: Order) {
         let Some(desk) = self.desk_of(to) else { return };
         if let Order::PutOut { banned: false, .. } = &order
             && let Some(desk) = self.desks.get_mut(&desk)
         {
             desk.is_put_out = true;
+            self.forget_center(to);
         }
         if let (Order::Start { from_saved: true, .. }, Some(snapshot)) = (&order, &self.snapshot) {
             self.tell(desk, Down::Snapshot(PackedSnapshot::pack(snapshot)));
@@ -336,12 +347,12 @@ impl Office {
     fn collected(&mut self, collected: Collected) {
         let parts = self.parts.take(&collected);
         let is_centered = matches!(self.rules.coordination, Coordination::Centered { .. });
-        let host = self.coordinator.view().members.first().and_then(|who| self.desk_of(*who));
-        match host.filter(|_| is_centered) {
-            Some(desk) => {
+        let host = self.coordinator.view().members.first().copied();
+        match host.zip(host.and_then(|host| self.desk_of(host))).filter(|_| is_centered) {
+            Some((host, desk)) => {
                 self.requests += 1;
                 let request = self.requests;
-                self.pending.insert(request, (collected, parts));
+                self.pending.insert(request, Pending { host, collected, parts });
                 self.tell(desk, Down::SendCenter { request });
             }
             None => self.assemble(collected, parts, None),
@@ -349,7 +360,7 @@ impl Office {
     }
 
     fn center(&mut self, request: u64, center: Option<Box<Published>>) {
-        if let Some((collected, parts)) = self.pending.remove(&request) {
+        if let Some(Pending { collected, parts, .. }) = self.pending.remove(&request) {
             self.assemble(collected, parts, center.map(|center| *center));
         }
     }
@@ -395,12 +406,17 @@ impl Office {
         let is_there = |who: &WorkerId| self.desk_of(*who);
         let desks: Vec<DeskId> = conclude.of.iter().filter_map(is_there).collect();
         for desk in desks {
-            self.concluded = None;
             self.tell(desk, Down::Conclude(conclude.clone()));
-            while self.concluded.is_none() && self.desks.contains_key(&desk) {
+            let mut others: Vec<WorkerId> = conclude.of.clone();
+            while !self.concluded.contains_key(&desk) && self.is_here(desk) {
+                // No view comes any more that would tell it for whose replicas it need not wait.
+                let is_here = |who: WorkerId| self.desk_of(who).is_some_and(|it| self.is_here(it));
+                for who in others.extract_if(.., |who| !is_here(*who)) {
+                    self.tell(desk, Down::Lost { who });
+                }
                 self.next().into_iter().for_each(&mut take);
             }
-            if let Some(params) = self.concluded.take() {
+            if let Some(params) = self.concluded.remove(&desk) {
                 while let Some(output) = self.outputs.pop_front() {
                     take(output);
                 }

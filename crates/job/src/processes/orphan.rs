@@ -31,6 +31,8 @@ pub(super) struct Orphan {
     /// Who saves what was learned, as it was when this worker ended: others end, too, and their links with them.
     heir: Option<WorkerId>,
     has_finished: bool,
+    /// Whether it has ended: it waits to be dismissed.
+    is_gone: bool,
     /// A request for samples that was not answered.
     lease: Option<u64>,
     /// The samples that this worker has reported as applied.
@@ -64,6 +66,7 @@ impl Orphan {
             state: State::Follows,
             heir: None,
             has_finished: false,
+            is_gone: false,
             lease: None,
             done: resumed.map(|snapshot| snapshot.done.clone()).unwrap_or_default(),
             part: None,
@@ -125,7 +128,10 @@ impl Orphan {
                 self.has_finished = true;
                 if is_orphaned { self.end() } else { vec![] }
             }
-            Up::Word(Word::Gone) if is_orphaned => vec![Down::Dismissed],
+            Up::Word(Word::Gone) => {
+                self.is_gone = true;
+                if is_orphaned { vec![Down::Dismissed] } else { vec![] }
+            }
             Up::Word(Word::Lease { request, .. }) if is_orphaned => vec![no_more_samples(*request)],
             Up::Word(Word::Lease { request, .. }) => {
                 self.lease = Some(*request);
@@ -160,7 +166,12 @@ impl Orphan {
         if self.has_finished {
             self.state = State::Ends;
             // The center is read before it is gone with its worker.
-            return vec![Down::SendCenter { request: 0 }, Down::Order(Order::Over)];
+            let center = Down::SendCenter { request: 0 };
+            return match self.is_gone {
+                // It says so only once.
+                true => vec![center, Down::Dismissed],
+                false => vec![center, Down::Order(Order::Over)],
+            };
         }
         if self.state != State::Orphaned {
             return vec![];
@@ -313,6 +324,12 @@ mod tests {
         let _ = finished.hear(&suspects(0));
         assert_eq!(finished.heir, Some(WorkerId(0)), "it has ended, as this one has");
         assert_eq!(short(&finished.hear(&Up::Word(Word::Gone))), ["dismissed"]);
+
+        // The coordinator ends between "over" and "dismissed".
+        let mut gone = begun(1);
+        assert!(gone.hear(&Up::Word(Word::Finished)).is_empty());
+        assert!(gone.hear(&Up::Word(Word::Gone)).is_empty());
+        assert_eq!(short(&gone.abandon()), ["center", "dismissed"]);
 
         let mut lost_before = begun(0);
         assert!(lost_before.hear(&suspects(1)).is_empty(), "the coordinator may come back");

@@ -117,15 +117,18 @@ pub fn train_on_ranks(
             }
             error => error,
         }),
-        Ok(trained) => match (run.watch.loss(), worker.join()) {
-            (Some(loss), _) => {
+        Ok(trained) => {
+            if let Some(loss) = run.watch.loss() {
+                // The worker of this rank may wait for the lost one: nobody waits for it.
                 let newest = trained.saved.and_then(|saved| saved.newest);
-                Err(RunError::RankLost { why: loss.to_string(), newest }.into())
+                return Err(RunError::RankLost { why: loss.to_string(), newest }.into());
             }
-            (None, Ok(Ok(()))) => Ok(trained),
-            (None, Ok(Err(error))) => Err(error),
-            (None, Err(_)) => Err(RunError::WorkerPanicked.into()),
-        },
+            match worker.join() {
+                Ok(Ok(())) => Ok(trained),
+                Ok(Err(error)) => Err(error),
+                Err(_) => Err(RunError::WorkerPanicked.into()),
+            }
+        }
     }
 }
 

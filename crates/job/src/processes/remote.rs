@@ -21,7 +21,7 @@ use super::center_lines::CenterLines;
 use super::join::{SNAPSHOT, center_name, part_name};
 use super::waiting::Waiting;
 use super::wishes::Wishes;
-use super::{Note, Reported};
+use super::{Note, Pending, Reported};
 use crate::error::RunError;
 use crate::run::{Next, Request, Running};
 
@@ -49,9 +49,9 @@ pub(super) struct RemoteRun {
     /// Members that have ended their part in the job.
     ended: BTreeSet<WorkerId>,
     /// Snapshots whose center is on its way.
-    pending: BTreeMap<u64, (Collected, BTreeMap<WorkerId, WorkerSnapshot>)>,
+    pending: BTreeMap<u64, Pending>,
     requests: u64,
-    concluded: Option<(WorkerId, Option<u64>)>,
+    concluded: BTreeMap<WorkerId, Option<u64>>,
     refusals: Refusals,
     waiting: Waiting,
     /// Until then members that are not connected may come back.
@@ -152,7 +152,7 @@ impl RemoteRun {
             ended: BTreeSet::new(),
             pending: BTreeMap::new(),
             requests: 0,
-            concluded: None,
+            concluded: BTreeMap::new(),
             refusals: Refusals { since: Instant::now(), said: 0, unsaid: 0 },
             waiting: Waiting::new(config.saves),
         }
@@ -208,6 +208,14 @@ impl RemoteRun {
             }
             self.take(it);
         }
+        self.pending.retain(|_, Pending { host, .. }| {
+            let is_here = self.driver.is_here(*host);
+            if !is_here {
+                let why = format!("its center was lost with worker {host}");
+                (self.say)(&format!("a checkpoint is not written: {why}"));
+            }
+            is_here
+        });
         self.waiting.tell(&self.driver);
         Ok(())
     }
@@ -231,7 +239,7 @@ impl RemoteRun {
                 self.outputs.push_back(ClusterOutput::Line(line));
             }
             Happened::Note { from, note } => match Note::from(note) {
-                Note::Concluded { params } => self.concluded = Some((from, params)),
+                Note::Concluded { params } => drop(self.concluded.insert(from, params)),
                 Note::Restored { done } => {
                     if let Some(record) = self.center.restored(from, &done) {
                         self.driver.line(Line { at: self.driver.now(), record });
@@ -249,7 +257,13 @@ impl RemoteRun {
             Happened::Refused { from, why } => {
                 self.refusals.say(&format!("refused {from}: {why}"), self.say)
             }
-            Happened::Connected(_) | Happened::Disconnected(_) | Happened::Coordinators(_) => {}
+            Happened::Connected(who) => {
+                // What it was asked for in a session that broke may not have arrived.
+                for (request, _) in self.pending.iter().filter(|(_, it)| it.host == who) {
+                    self.driver.note(who, Note::SendCenter { request: *request }.into());
+                }
+            }
+            Happened::Disconnected(_) | Happened::Coordinators(_) => {}
         }
     }
 
@@ -267,7 +281,7 @@ impl RemoteRun {
             Some(who) => {
                 self.requests += 1;
                 let request = self.requests;
-                self.pending.insert(request, (collected, parts));
+                self.pending.insert(request, Pending { host: who, collected, parts });
                 self.driver.note(who, Note::SendCenter { request }.into());
             }
             None => self.assemble(collected, parts, None),
@@ -294,7 +308,7 @@ impl RemoteRun {
             _ => None,
         };
         let _ = std::fs::remove_file(path);
-        if let Some((collected, parts)) = self.pending.remove(&request) {
+        if let Some(Pending { collected, parts, .. }) = self.pending.remove(&request) {
             self.assemble(collected, parts, center);
         }
     }
@@ -313,28 +327,35 @@ impl RemoteRun {
         self.outputs.push_back(ClusterOutput::Snapshot(Arc::new(snapshot)));
     }
 
-    /// Whether the job is over and every member that is connected has ended.
+    /// Whether the job is over and every member that is here has ended.
     fn has_ended(&self) -> bool {
         let coordinator = self.driver.coordinator();
-        let connected: BTreeSet<WorkerId> = self.driver.connected().collect();
         let members = &coordinator.view().members;
-        let are_here = members.iter().all(|who| connected.contains(who));
+        let are_here = members.iter().all(|who| self.driver.is_here(*who));
         // A coordinator that was killed just when the job was over must still tell its members so.
         let may_return = self.awaits_until.is_some_and(|until| Instant::now() < until);
-        let is_done = |who: &WorkerId| self.ended.contains(who) || !connected.contains(who);
+        let is_done = |who: &WorkerId| self.ended.contains(who) || !self.driver.is_here(*who);
         coordinator.is_over() && (are_here || !may_return) && members.iter().all(is_done)
     }
 
     /// Has one member evaluate what is deployed: the first that can.
     pub fn conclude(&mut self, conclude: &Conclude) -> Result<Option<u64>, RunError> {
-        for who in conclude.of.clone() {
-            if !self.driver.connected().any(|it| it == who) {
-                continue;
-            }
-            self.driver.note(who, Note::Conclude(conclude.clone()).into());
-            while self.driver.connected().any(|it| it == who) {
+        for &who in &conclude.of {
+            self.concluded.remove(&who);
+            let (mut told_in, mut others) = (None, vec![]);
+            while self.driver.is_here(who) {
+                let session = self.driver.session(who);
+                if session.is_some() && session != told_in {
+                    // What was said in a session that broke may not have arrived.
+                    self.driver.note(who, Note::Conclude(conclude.clone()).into());
+                    (told_in, others) = (session, conclude.of.clone());
+                }
+                // No view comes any more that would tell it for whose replicas it need not wait.
+                for lost in others.extract_if(.., |other| !self.driver.is_here(*other)) {
+                    self.driver.note(who, Note::Lost { who: lost }.into());
+                }
                 self.turn()?;
-                if let Some((_, params)) = self.concluded.take().filter(|(from, _)| *from == who) {
+                if let Some(params) = self.concluded.remove(&who) {
                     return Ok(params);
                 }
             }
@@ -348,10 +369,19 @@ impl RemoteRun {
             // Another coordinator decides now.
             return;
         }
-        let all: Vec<WorkerId> = self.driver.connected().collect();
-        all.into_iter().for_each(|who| self.driver.note(who, Note::Dismissed.into()));
-        let since = Instant::now();
-        while self.driver.connected().next().is_some() && since.elapsed() < Duration::from_secs(2) {
+        let (since, mut told) = (Instant::now(), BTreeMap::new());
+        while since.elapsed() < Duration::from_secs(2) {
+            let all: Vec<WorkerId> = self.driver.connected().collect();
+            if all.is_empty() {
+                return;
+            }
+            for who in all {
+                // One whose connection broke may come back meanwhile.
+                let session = self.driver.session(who);
+                if told.insert(who, session) != Some(session) {
+                    self.driver.note(who, Note::Dismissed.into());
+                }
+            }
             if self.turn().is_err() {
                 return;
             }

@@ -6,16 +6,21 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::Lent;
+use super::{Lent, memory};
+
+/// Memory, and where its numbers begin.
+type Spare = (Vec<f32>, usize);
 
 /// Lends memory that comes back when its vector is dropped.
 #[derive(Clone, Debug, Default)]
-pub struct Pool(Arc<Mutex<Vec<Vec<f32>>>>);
+pub struct Pool(Arc<Mutex<Vec<Spare>>>);
 
 /// Shorter vectors are not worth it: the allocator keeps their memory itself.
 const WORTHWHILE: usize = 16 << 10;
-/// The most vectors whose memory is kept.
-const SPARE_MAX: usize = 8;
+/// The memory of this many long vectors is kept, and of short ones up to this many numbers: pieces of a sum come from all members at once.
+const SPARE: usize = 8;
+const SPARE_NUMBERS: usize = 8 << 20;
+const LONG: usize = SPARE_NUMBERS / SPARE;
 
 impl Pool {
     /// Memory for this many numbers; `None` if they are too few. What the numbers are is not said: the memory may have been used before.
@@ -24,11 +29,13 @@ impl Pool {
             return None;
         }
         let spare = self.0.lock().ok().and_then(|mut spare| {
-            let at = spare.iter().position(|numbers| numbers.len() == len)?;
-            Some(spare.swap_remove(at))
+            // What was used last is most likely still in the processor's cache.
+            let at = spare.iter().rposition(|(numbers, start)| numbers.len() - start == len)?;
+            Some(spare.remove(at))
         });
-        let mut numbers = spare.unwrap_or_else(|| vec![0.0; len]);
-        let start = NonNull::new(numbers.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        let mut numbers = spare.unwrap_or_else(|| memory::zeros(len));
+        let first = numbers.0[numbers.1..].as_mut_ptr();
+        let start = NonNull::new(first).unwrap_or(NonNull::dangling());
         let owner = Returned { numbers, to: Arc::downgrade(&self.0) };
         // SAFETY: the numbers live as long as their owner and do not move with it, since a `Vec` moves without what it points to. The owner
         // does nothing with them before it is dropped, so that only the vector reads and writes them.
@@ -38,21 +45,34 @@ impl Pool {
 
 /// Memory that goes back to its pool.
 struct Returned {
-    numbers: Vec<f32>,
-    to: Weak<Mutex<Vec<Vec<f32>>>>,
+    numbers: Spare,
+    to: Weak<Mutex<Vec<Spare>>>,
 }
 
 impl Drop for Returned {
     fn drop(&mut self) {
-        if let Some(pool) = self.to.upgrade()
-            && let Ok(mut spare) = pool.lock()
-        {
-            // What was returned first is of a length that is not used any more, if lengths have changed.
-            if spare.len() == SPARE_MAX {
-                spare.remove(0);
+        let Some(pool) = self.to.upgrade() else { return };
+        let Ok(mut spare) = pool.lock() else { return };
+        let is_long = |(numbers, _): &Spare| numbers.len() > LONG;
+        let was_long = is_long(&self.numbers);
+        spare.push(std::mem::take(&mut self.numbers));
+        let is_too_much = |spare: &[Spare]| {
+            let alike = spare.iter().filter(|it| is_long(it) == was_long);
+            match was_long {
+                true => alike.count() > SPARE,
+                false => alike.map(|(numbers, _)| numbers.len()).sum::<usize>() > SPARE_NUMBERS,
             }
-            spare.push(std::mem::take(&mut self.numbers));
+        };
+        let mut dropped = vec![];
+        // What was returned first is of a length that is not used any more, if lengths have changed.
+        while is_too_much(&spare)
+            && let Some(first) = spare.iter().position(|it| is_long(it) == was_long)
+        {
+            dropped.push(spare.remove(first));
         }
+        // The system takes long memory back slowly, and nobody waits for it.
+        drop(spare);
+        drop(dropped);
     }
 }
 
@@ -79,9 +99,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_keeps_a_few_vectors_and_no_more() {
+    fn a_pool_keeps_a_few_long_vectors_or_many_short_ones_and_no_more() {
         let pool = Pool::default();
-        drop((0..50).map(|i| Vector::pooled(&pool, WORTHWHILE + i)).collect::<Vec<_>>());
-        assert_eq!(pool.0.lock().expect("nobody panics").len(), SPARE_MAX);
+        let lend = |count: usize, len: usize| {
+            drop((0..count).map(|i| Vector::pooled(&pool, len + i)).collect::<Vec<_>>());
+            pool.0.lock().expect("nobody panics").len()
+        };
+        assert_eq!(lend(20, LONG), SPARE);
+        let short = lend(1000, WORTHWHILE) - SPARE;
+        let fits = |len: usize| SPARE_NUMBERS / len;
+        assert!((fits(WORTHWHILE + 1000) - 1..=fits(WORTHWHILE)).contains(&short), "{short}");
     }
 }

@@ -170,6 +170,7 @@ impl Process {
             up: up.clone(),
             concludes,
             plan: None,
+            is_over: false,
             has_ended: has_ended.clone(),
         };
         let listening = std::thread::Builder::new()
@@ -231,6 +232,7 @@ struct Listener {
     up: Sender<Up>,
     concludes: Sender<Conclude>,
     plan: Option<Arc<View>>,
+    is_over: bool,
     has_ended: Arc<AtomicBool>,
 }
 
@@ -245,7 +247,12 @@ impl Listener {
                 Down::Order(order) => {
                     self.has_ended
                         .fetch_or(matches!(order, Order::PutOut { .. }), Ordering::SeqCst);
+                    self.is_over |= order == Order::Over;
                     let put_out = match &order {
+                        // There is nothing to come back to.
+                        Order::PutOut { banned: false, .. } if self.is_over => {
+                            Some(Ended::Dismissed)
+                        }
                         Order::PutOut { why, banned } => {
                             Some(Ended::PutOut { why: why.clone(), banned: *banned })
                         }
@@ -254,6 +261,7 @@ impl Listener {
                     self.follow(&order);
                     self.tell(News::Told(order));
                     if let Some(ended) = put_out {
+                        self.mesh.give(Command::StopCollecting);
                         return (ended, down);
                     }
                 }
@@ -264,6 +272,7 @@ impl Listener {
                     drop(self.up.send(Up::Center { request, center }));
                 }
                 Down::Conclude(conclude) => drop(self.concludes.send(conclude)),
+                Down::Lost { who } => self.mesh.give(Command::Lose { who }),
                 Down::Orphaned => self.mesh.give(Command::Orphaned),
                 Down::Dismissed => {
                     self.end();
@@ -277,6 +286,7 @@ impl Listener {
     /// Nothing more can happen to this worker: its task must not wait for anything, should it still run.
     fn end(&self) {
         self.has_ended.store(true, Ordering::SeqCst);
+        self.mesh.give(Command::StopCollecting);
         drop(self.events.send(Event::Crashed { who: self.me }));
     }
 

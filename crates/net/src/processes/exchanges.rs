@@ -39,6 +39,12 @@ impl Shape {
         self.params + self.buffers
     }
 
+    /// Whether a worker adds vectors on its own thread, and does nothing long with them: with longer ones it has other things to do while
+    /// they are added.
+    pub fn is_short(&self) -> bool {
+        4 * self.size() <= SHORT
+    }
+
     /// Whether a payload of a peer is one that this job can have.
     pub fn fits(&self, payload: &Payload) -> bool {
         self.has_kind(payload) && payload.check(self.params, self.buffers).is_ok()
@@ -138,6 +144,8 @@ enum Part {
     },
 }
 
+/// How many bytes a short vector has at most.
+const SHORT: usize = 1 << 20;
 /// Shorter vectors go to everybody as a whole: one step instead of two.
 const CHUNKED_FROM: usize = 16 << 10;
 /// Members are never further apart than one exchange; a few views may follow each other quickly.

@@ -4,18 +4,19 @@
 //! messages), and raw segments: vectors as little-endian floats, and bytes. The head lists the lengths of the segments.
 //! The receiver checks every length against [`Limits`] before it allocates, and allocates only as bytes arrive.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 
 use paceline_learn::Vector;
 use paceline_learn::kernels::Pool;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("vectors are sent as they lie in memory, which must be little-endian");
 
 /// The first bytes of every frame; the last of them is the version of the format.
-const MAGIC: [u8; 4] = *b"PLF1";
+const MAGIC: [u8; 4] = *b"PLF2";
 pub const HEADER: usize = 8;
 
 /// How large a received frame may be.
@@ -58,11 +59,30 @@ pub enum FrameProblem {
     Io(#[from] io::Error),
 }
 
-/// What lies behind a head.
+/// What lies behind a head. It is written as one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "u64", into = "u64")]
 enum Kind {
     Floats(u64),
     Bytes(u64),
+}
+
+/// Marks a count of bytes.
+pub const BYTES: u64 = 1 << 63;
+
+impl From<Kind> for u64 {
+    fn from(kind: Kind) -> u64 {
+        match kind {
+            Kind::Floats(count) => count,
+            Kind::Bytes(count) => count | BYTES,
+        }
+    }
+}
+
+impl From<u64> for Kind {
+    fn from(word: u64) -> Kind {
+        if word & BYTES == 0 { Kind::Floats(word) } else { Kind::Bytes(word & !BYTES) }
+    }
 }
 
 impl Kind {
@@ -71,6 +91,37 @@ impl Kind {
             Kind::Floats(count) => count.saturating_mul(4),
             Kind::Bytes(count) => count,
         }
+    }
+}
+
+/// More segments than any message has: a snapshot has some for each member.
+const SEGMENTS_MAX: usize = 1 << 16;
+
+struct Kinds(Vec<Kind>);
+
+/// Counted while they are read: a segment takes one byte of a head, and much more memory.
+impl<'de> Deserialize<'de> for Kinds {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Kinds, D::Error> {
+        struct Visit;
+        impl<'de> Visitor<'de> for Visit {
+            type Value = Kinds;
+
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(to, "at most {SEGMENTS_MAX} segments")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Kinds, A::Error> {
+                let mut kinds = vec![];
+                while let Some(kind) = from.next_element()? {
+                    if kinds.len() == SEGMENTS_MAX {
+                        return Err(A::Error::invalid_length(SEGMENTS_MAX + 1, &self));
+                    }
+                    kinds.push(kind);
+                }
+                Ok(Kinds(kinds))
+            }
+        }
+        from.deserialize_seq(Visit)
     }
 }
 
@@ -104,13 +155,17 @@ pub fn floats(segments: Vec<Segment>) -> Option<Vec<Vector>> {
 /// border of its cache lines.
 const ALIGNED: usize = 64;
 
+/// Few heads are longer than this.
+const USUAL: usize = 256;
+
 /// Header and head of a message whose segments follow.
 pub fn encode<M: Serialize>(message: &M, segments: &[Slice<'_>]) -> Vec<u8> {
-    let kinds: Vec<Kind> = segments.iter().map(kind_of).collect();
-    let mut bytes = MAGIC.to_vec();
+    let mut bytes = Vec::with_capacity(USUAL);
+    bytes.extend(MAGIC);
     bytes.extend([0; 4]);
     // Two values in a row: borrowing the message in a struct would need a copy of its type.
-    rmp_serde::encode::write(&mut bytes, &kinds).expect("memory can be written");
+    let mut kinds = rmp_serde::Serializer::new(&mut bytes);
+    kinds.collect_seq(segments.iter().map(kind_of)).expect("memory can be written");
     rmp_serde::encode::write_named(&mut bytes, message).expect("heads are plain data");
     bytes.resize(bytes.len().next_multiple_of(ALIGNED), 0);
     let length = u32::try_from(bytes.len() - HEADER).expect("a head is shorter than 4 GB");
@@ -125,13 +180,24 @@ pub struct Decoder {
     /// Where memory for vectors comes from.
     pool: Pool,
     stage: Stage,
+    /// Where the first segment of the last frame began, if it was long; else 0.
+    long_behind: usize,
 }
+
+/// What is left of a segment is read where it belongs if it has this many bytes.
+const WORTHWHILE: u64 = 8 << 10;
+/// How many bytes are read ahead.
+pub const AHEAD: usize = 32 << 10;
 
 #[derive(Debug)]
 enum Stage {
-    Header { bytes: Vec<u8> },
+    Header { bytes: [u8; HEADER], filled: usize },
     Head { length: usize, bytes: Vec<u8> },
     Body(Body),
+}
+
+impl Stage {
+    const BEGIN: Stage = Stage::Header { bytes: [0; HEADER], filled: 0 };
 }
 
 #[derive(Debug)]
@@ -206,7 +272,7 @@ impl OpenSegment {
 
 impl Decoder {
     pub fn new(limits: Limits, pool: Pool) -> Decoder {
-        Decoder { limits, pool, stage: Stage::Header { bytes: vec![] } }
+        Decoder { limits, pool, stage: Stage::BEGIN, long_behind: 0 }
     }
 
     /// Lengths may grow once the peer is known.
@@ -216,7 +282,6 @@ impl Decoder {
 
     /// Memory into which a long segment can be read directly; `None` where bytes should be read ahead.
     pub fn direct(&mut self) -> Option<&mut [u8]> {
-        const WORTHWHILE: u64 = 8 << 10;
         match &mut self.stage {
             Stage::Body(Body { open: Some(open), .. })
                 if open.bytes - open.filled as u64 >= WORTHWHILE =>
@@ -224,6 +289,15 @@ impl Decoder {
                 Some(open.space())
             }
             _ => None,
+        }
+    }
+
+    /// How many bytes are read ahead, at most [`AHEAD`]. Where a long segment is likely to follow a head, as in the frame before, only the
+    /// head is: what is read with it would have to be copied.
+    pub fn ahead(&self) -> usize {
+        match &self.stage {
+            Stage::Header { filled: 0, .. } if self.long_behind > 0 => self.long_behind.min(AHEAD),
+            _ => AHEAD,
         }
     }
 
@@ -245,14 +319,20 @@ impl Decoder {
                 return Ok(None);
             }
             match &mut self.stage {
-                Stage::Header { bytes: header } => fill(header, HEADER, bytes),
-                Stage::Head { length, bytes: head } => fill(head, *length, bytes),
+                Stage::Header { bytes: header, filled } => {
+                    let next = take(bytes, HEADER - *filled);
+                    header[*filled..*filled + next.len()].copy_from_slice(next);
+                    *filled += next.len();
+                }
+                Stage::Head { length, bytes: head } => {
+                    let next = take(bytes, *length - head.len());
+                    head.extend_from_slice(next);
+                }
                 Stage::Body(Body { open: Some(open), .. }) => {
                     let space = open.space();
-                    let count = space.len().min(bytes.len());
-                    space[..count].copy_from_slice(&bytes[..count]);
-                    *bytes = &bytes[count..];
-                    open.filled += count;
+                    let next = take(bytes, space.len());
+                    space[..next.len()].copy_from_slice(next);
+                    open.filled += next.len();
                 }
                 Stage::Body(Body { open: None, .. }) => {}
             }
@@ -263,7 +343,7 @@ impl Decoder {
     fn step(&mut self) -> Result<Option<Arrived>, FrameProblem> {
         loop {
             match &mut self.stage {
-                Stage::Header { bytes } if bytes.len() == HEADER => {
+                Stage::Header { bytes, filled: HEADER } => {
                     if bytes[..4] != MAGIC {
                         return Err(FrameProblem::Magic);
                     }
@@ -276,7 +356,12 @@ impl Decoder {
                 }
                 Stage::Head { length, bytes } if bytes.len() == *length => {
                     let head = std::mem::take(bytes);
-                    self.stage = Stage::Body(self.body(head)?);
+                    let begins = HEADER + head.len();
+                    let body = self.body(head)?;
+                    let first = body.kinds.as_slice().first();
+                    let is_long = first.is_some_and(|kind| kind.bytes() >= AHEAD as u64);
+                    self.long_behind = if is_long { begins } else { 0 };
+                    self.stage = Stage::Body(body);
                 }
                 Stage::Body(body) => {
                     if let Some(open) = &body.open
@@ -289,7 +374,7 @@ impl Decoder {
                     if body.open.is_none() {
                         let (head, message) = (std::mem::take(&mut body.head), body.message);
                         let segments = std::mem::take(&mut body.done);
-                        self.stage = Stage::Header { bytes: vec![] };
+                        self.stage = Stage::BEGIN;
                         return Ok(Some(Arrived { head, message, segments }));
                     }
                 }
@@ -300,7 +385,7 @@ impl Decoder {
 
     fn body(&self, head: Vec<u8>) -> Result<Body, FrameProblem> {
         let mut rest = head.as_slice();
-        let kinds: Vec<Kind> = rmp_serde::decode::from_read(&mut rest)?;
+        let Kinds(kinds) = rmp_serde::decode::from_read(&mut rest)?;
         let bytes = kinds.iter().fold(0u64, |sum, kind| sum.saturating_add(kind.bytes()));
         if bytes > self.limits.body {
             return Err(FrameProblem::Body(bytes));
@@ -310,11 +395,11 @@ impl Decoder {
     }
 }
 
-/// Moves bytes until `into` has `length` of them.
-fn fill(into: &mut Vec<u8>, length: usize, from: &mut &[u8]) {
-    let count = (length - into.len()).min(from.len());
-    into.extend_from_slice(&from[..count]);
-    *from = &from[count..];
+/// Takes at most this many bytes from the front.
+fn take<'a>(from: &mut &'a [u8], most: usize) -> &'a [u8] {
+    let (taken, rest) = from.split_at(most.min(from.len()));
+    *from = rest;
+    taken
 }
 
 /// Writes one frame to a stream that blocks.
@@ -436,6 +521,19 @@ mod tests {
     }
 
     #[test]
+    fn behind_a_long_frame_only_a_head_is_read_ahead() {
+        let long = frame("long", &[0.5; AHEAD / 4], b"");
+        let head = long.len() - AHEAD;
+        let mut decoder = Decoder::new(LIMITS, Pool::default());
+        assert_eq!(decoder.ahead(), AHEAD);
+        for (bytes, ahead) in [(long, head), (frame("short", &[1.0], b""), AHEAD)] {
+            let arrived = decoder.take(&mut bytes.as_slice()).expect("it is well formed");
+            assert!(arrived.is_some());
+            assert_eq!(decoder.ahead(), ahead);
+        }
+    }
+
+    #[test]
     fn lengths_are_refused_before_anything_is_allocated() {
         let lie = [&MAGIC[..], &u32::MAX.to_le_bytes()].concat();
         let huge = encode(&"m", &[]);
@@ -443,12 +541,19 @@ mod tests {
         let mut body = huge[..4].to_vec();
         body.extend((kinds.len() as u32).to_le_bytes());
         body.extend(kinds);
+        // MessagePack writes 0xdd and four bytes of a length before a list.
+        let many = (1u32 << 16) + 1;
+        let segments = [&[0xdd][..], &many.to_be_bytes(), &vec![0; many as usize]].concat();
+        let head = (segments.len() as u32).to_le_bytes();
+        let crowd = [&MAGIC[..], &head, &segments].concat();
         for (bytes, sentence) in [
+            (crowd, "a head that cannot be read: invalid length 65537"),
             (lie, "a head of 4294967295 bytes"),
             (body, "a body of"),
             (b"GET / HTTP/1.1\r\n".to_vec(), "not a frame"),
         ] {
-            let error = Decoder::new(LIMITS, Pool::default())
+            let limits = Limits { head: bytes.len().max(LIMITS.head), ..LIMITS };
+            let error = Decoder::new(limits, Pool::default())
                 .take(&mut bytes.as_slice())
                 .err()
                 .expect("refused");

@@ -17,9 +17,10 @@ use paceline_runtime::{Line, Snapshot, Spans, WorkerId, WorkerSnapshot};
 use serde::{Deserialize, Serialize};
 
 use super::frame::{Segment, Slice};
+use super::words;
 
 /// The version of all messages. Processes of different versions refuse each other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Proves that a process belongs to a job. Random, and never on a command line.
 pub type Secret = [u64; 2];
@@ -43,6 +44,7 @@ pub enum PeerMessage {
     /// sender still uses no sum that lies where the sum of this exchange may be put for all members of a host to read.
     Chunk {
         name: ExchangeName,
+        #[serde(with = "words")]
         tail: Tail,
         form: Form,
         length: u64,
@@ -93,15 +95,34 @@ pub enum PeerMessage {
 
 /// Names an exchange, and never another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "[u64; 3]", into = "[u64; 3]")]
 pub struct ExchangeName {
     pub view: ViewName,
     pub exchange: u64,
 }
 
+impl From<ExchangeName> for [u64; 3] {
+    fn from(name: ExchangeName) -> [u64; 3] {
+        [name.view.incarnation, name.view.number, name.exchange]
+    }
+}
+
+impl From<[u64; 3]> for ExchangeName {
+    fn from([incarnation, number, exchange]: [u64; 3]) -> ExchangeName {
+        ExchangeName { view: ViewName { incarnation, number }, exchange }
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum EntryHead {
-    Sum { tail: Tail, form: Form },
-    Gather { standing: Standing },
+    Sum {
+        #[serde(with = "words")]
+        tail: Tail,
+        form: Form,
+    },
+    Gather {
+        standing: Standing,
+    },
 }
 
 /// A payload without its numbers.
@@ -254,6 +275,10 @@ pub enum Down {
     },
     /// The job is over: evaluate what is deployed.
     Conclude(Conclude),
+    /// The job is over, and nobody waits for this member any more. Before the end, views tell who is lost.
+    Lost {
+        who: WorkerId,
+    },
     /// The coordinator is gone for good: a member that this worker has no link to will never be reached.
     Orphaned,
     /// Nothing is left to do for this process.

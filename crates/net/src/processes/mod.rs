@@ -17,6 +17,7 @@ mod near;
 pub mod pipe;
 mod shelves;
 mod wire;
+mod words;
 
 pub use clock::Clock;
 pub use cluster::{

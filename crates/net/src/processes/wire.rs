@@ -58,7 +58,13 @@ impl Wire {
 
     /// Takes as many bytes as it can; `WouldBlock` if none.
     pub fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        let Some(tls) = &mut self.tls else { return self.stream.write_vectored(pieces) };
+        let Some(tls) = &mut self.tls else {
+            return match pieces {
+                // A shorter way through the system.
+                [piece] => self.stream.write(piece),
+                _ => self.stream.write_vectored(pieces),
+            };
+        };
         tls.flush(&mut self.stream)?;
         let taken = tls.session.writer().write_vectored(pieces)?;
         // Before the handshake is over only so much is kept.

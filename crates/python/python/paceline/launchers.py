@@ -123,7 +123,7 @@ def find_launcher(environment: Mapping[str, str]) -> Launched | None:
     if "SLURM_PROCID" in environment:
         is_one = number("SLURM_STEP_NUM_NODES", number("SLURM_NNODES", 2)) == 1
         size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
-        return launched("SLURM_PROCID", size, is_one, "SLURM_JOB_ID", "SLURM_STEP_ID")
+        return launched("SLURM_PROCID", size, is_one, "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
     if "OMPI_COMM_WORLD_RANK" in environment:
         is_one = number("OMPI_COMM_WORLD_LOCAL_SIZE", -1) == number("OMPI_COMM_WORLD_SIZE")
         return launched("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", is_one, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")

@@ -194,6 +194,11 @@ class Stage:
                     return
                 if run.has_ended() and self.error is not None:
                     return
+                if not are_alive and self.error is not None:
+                    # A line that came when its worker had given up: nobody else would close it, and the engine waits for an answer.
+                    for seat in self._seats:
+                        if seat.line is not None:
+                            seat.line.close()
                 continue
             with self._changed:
                 while len(self._seats) <= line.worker:

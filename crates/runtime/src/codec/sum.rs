@@ -113,10 +113,16 @@ pub fn add_dense(into: &mut [f32], parts: &[&[f32]]) {
     for (i, into) in into.chunks_mut(BLOCK).enumerate() {
         let here = i * BLOCK..i * BLOCK + into.len();
         match others {
-            // One pass instead of two where nothing else follows.
+            // One pass instead of several where there are few parts.
             [second] => {
                 let pairs = first[here.clone()].iter().zip(&second[here]);
                 into.iter_mut().zip(pairs).for_each(|(into, (x, y))| *into = x + y);
+            }
+            [second, third, fourth] => {
+                let x = first[here.clone()].iter().zip(&second[here.clone()]);
+                let y = third[here.clone()].iter().zip(&fourth[here]);
+                let all = x.zip(y);
+                into.iter_mut().zip(all).for_each(|(into, ((x, y), (z, w)))| *into = x + y + z + w);
             }
             _ => {
                 into.copy_from_slice(&first[here.clone()]);

@@ -208,6 +208,23 @@ fn dense_moves_the_vector_and_keeps_its_bits() {
 }
 
 #[test]
+fn dense_parts_that_are_read_once_give_the_bits_of_a_sum_in_rank_order() {
+    for members in 1..=6 {
+        let parts: Vec<Vector> = (0..members).map(|seed| noise(seed, 9000)).collect();
+        let mut adding = Adding::new(parts.len());
+        for (rank, part) in parts.iter().enumerate() {
+            adding.enter(rank, Arc::new(Payload::dense(part.clone())));
+        }
+        let expected = adding.finish(&mut Dice::keyed(&[0]));
+
+        let mut sum = Vector::filled(7.0, 9000);
+        add_dense(&mut sum, &parts.iter().map(Vector::as_slice).collect::<Vec<_>>());
+
+        assert_eq!(bits_of(&sum), bits_of(&expected), "{members} parts");
+    }
+}
+
+#[test]
 fn half_rounds_to_the_nearest_and_ties_to_even() {
     let table: [(u32, u32); 10] = [
         (0x3f80_0000, 0x3f80_0000),

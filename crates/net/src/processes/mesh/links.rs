@@ -1,5 +1,6 @@
 //! How links begin and end: dialling, accepting, greeting, and what follows when one breaks.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +20,7 @@ impl Serving {
     pub(super) fn next_wake(&self) -> Option<Instant> {
         let dials = self.dials.values().filter_map(|dial| dial.again);
         let new = self.conns.values().filter_map(|conn| self.gives_up_at(conn));
-        dials.chain(new).min()
+        dials.chain(new).chain(self.accept_again).min()
     }
 
     /// When a connection to or from nobody known is closed. A peer that does not answer a dial within the patience is out of
@@ -52,7 +53,15 @@ impl Serving {
 
     pub(super) fn accept(&mut self) {
         loop {
-            let Ok((stream, _)) = self.listener.accept() else { return };
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // Perhaps there are no descriptors left just now. Nothing would tell of this connection again.
+                    self.accept_again = Some(Instant::now() + REDIAL);
+                    return;
+                }
+            };
             let is_stranger = |conn: &&Conn| conn.standing == Standing::Stranger;
             if self.conns.values().filter(is_stranger).count() < STRANGERS_MAX {
                 let Ok(tls) = self.accept_tls() else { continue };
@@ -90,6 +99,9 @@ impl Serving {
     }
 
     pub(super) fn dial_due(&mut self) {
+        if self.accept_again.take_if(|at| *at <= Instant::now()).is_some() {
+            self.accept();
+        }
         if self.dials.is_empty() && self.conns.len() == self.by_peer.len() {
             // All connections are links to peers.
             return;

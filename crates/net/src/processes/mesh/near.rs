@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use mio::Poll;
 use paceline_learn::Vector;
@@ -13,10 +12,11 @@ use paceline_runtime::edge::{Event, News};
 use paceline_runtime::wire::Entry;
 use paceline_runtime::{Ticket, View, WorkerId};
 
-use super::super::exchanges::{Effects, Exchanges};
+use super::super::exchanges::{Effects, Exchanges, Shape};
 use super::super::message::{Load, PeerMessage};
 use super::super::near::door::{Door, Nonce, random};
 use super::super::near::{Near, gradient_memory};
+use super::look::{Look, Looks};
 use super::{BELL, DOOR, MeshConfig, Serving};
 use crate::inbox::Teller;
 
@@ -29,33 +29,11 @@ pub struct SharedExchanges {
     exchanges: Arc<Mutex<Exchanges>>,
     segment: Option<Arc<OwnSegment>>,
     me: WorkerId,
-    size: usize,
+    shape: Shape,
     cores: usize,
     was_slow: Arc<AtomicBool>,
     events: Teller,
 }
-
-/// Whether to look for what comes next without sleeping.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Looks {
-    /// Every member can have a core of this machine to itself: looking holds up nobody.
-    Always,
-    /// Members may have to share cores: they let each other run in between.
-    InTurns,
-    No,
-}
-
-/// Members look in turns if the view has at most this many of them for each core. With more, a member waits longer for its turn than it
-/// takes to be woken.
-const IN_TURNS: usize = 4;
-
-/// So long a thread looks for notices or frames before it waits to be woken. Waking takes longer than a short exchange.
-const SPIN: Duration = Duration::from_micros(100);
-/// So long it looks if a peer had to be woken last time: that peer is late, and if it is not waited for it will be early next time, wait
-/// in vain and have to be woken again.
-const SPIN_LATE: Duration = Duration::from_micros(400);
-/// Longer vectors are added by the thread of the links: the worker has other things to do meanwhile.
-const SERVED_HERE: usize = 1 << 20;
 
 impl SharedExchanges {
     pub fn new(config: &MeshConfig, near: Option<Near>) -> SharedExchanges {
@@ -65,7 +43,7 @@ impl SharedExchanges {
             exchanges: Arc::new(Mutex::new(exchanges)),
             segment,
             me: config.me,
-            size: config.shape.size(),
+            shape: config.shape,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             was_slow: Arc::default(),
             events: config.events.clone(),
@@ -77,7 +55,7 @@ impl SharedExchanges {
     }
 
     pub fn gradient_memory(&self) -> Option<GradientMemory> {
-        self.segment.as_ref().map(|segment| gradient_memory(segment, self.size))
+        self.segment.as_ref().map(|segment| gradient_memory(segment, self.shape.size()))
     }
 
     /// Enters, and looks for what others tell for a moment.
@@ -92,13 +70,12 @@ impl SharedExchanges {
         sleep(&exchanges, false);
         let mut effects = exchanges.enter(ticket, view, number, entry);
         let was_slow = self.was_slow.load(Ordering::Relaxed);
-        let until = Instant::now() + if was_slow { SPIN_LATE } else { SPIN };
+        let look = Look::begin(was_slow);
         loop {
             effects.extend(exchanges.look());
-            if !effects.done.is_empty() || Instant::now() >= until {
+            if !effects.done.is_empty() || !look.on(Looks::Always) {
                 break;
             }
-            std::hint::spin_loop();
         }
         sleep(&exchanges, true);
         // A peer that saw this process awake has not woken it.
@@ -110,16 +87,12 @@ impl SharedExchanges {
 
     /// Whether members of a view look for what comes next without sleeping.
     pub fn looks(&self, view: &View) -> Looks {
-        match view.members.len() {
-            n if n <= self.cores => Looks::Always,
-            n if n <= IN_TURNS * self.cores => Looks::InTurns,
-            _ => Looks::No,
-        }
+        Looks::of(view.members.len(), self.cores)
     }
 
     /// Whether a worker adds with others on its own thread.
     pub fn is_short(&self, number: u64) -> bool {
-        4 * self.size <= SERVED_HERE && number > 0
+        self.shape.is_short() && number > 0
     }
 
     /// Enters on the worker's own thread if that is all it takes; returns what is left to do.

@@ -99,6 +99,8 @@ fn links_close_with_their_mesh_though_somebody_can_still_give_it_commands() {
         }
     });
     let handle = members[0].mesh.handle();
+    // It has nothing to wait for.
+    members[1].mesh.hand_back();
 
     drop(members.remove(0));
 

@@ -16,7 +16,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use paceline_runtime::edge::Event;
 
-use super::near::Looks;
+use super::look::{Look, Looks};
 use super::{Command, Serving};
 use crate::inbox::Inbox;
 
@@ -30,16 +30,31 @@ pub struct Links {
     sockets: RawFd,
     /// Wakes the thread of the links.
     waker: Waker,
-    /// Where the worker sleeps.
-    bed: Mutex<(Poll, Events)>,
+    bed: Mutex<Bed>,
     /// Whether the worker serves, and the thread of the links is not woken by sockets.
     is_served_here: AtomicBool,
     /// Whether the worker wants to serve, and waits for the other thread to let it.
     is_wanted: AtomicBool,
     /// Whether the worker has left something to do.
     has_more: AtomicBool,
+    /// Whether it has left something that sockets did not take yet.
+    has_unsent: AtomicBool,
     /// Whether a peer was late last time.
     was_slow: AtomicBool,
+    /// Whether vectors are so short that the worker never does anything long between two events. Then it does not hand back in between:
+    /// that takes as long as some of its sums.
+    keeps: bool,
+    /// Whether vectors are so short that it may read all links without asking which can be read.
+    glances: bool,
+}
+
+/// Where the worker sleeps.
+struct Bed {
+    poll: Poll,
+    events: Events,
+    /// How often it may look at its links alone. What wakes it wakes it only once, so that it must look at everything before it sleeps
+    /// again.
+    glances: usize,
 }
 
 const WAKE: Token = Token(0);
@@ -51,11 +66,16 @@ const NOTHING: Option<Interest> = Some(Interest::PRIORITY);
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const NOTHING: Option<Interest> = None;
 
-/// So long a thread looks for what comes next of a sum before it sleeps. A peer needs some of it to write what it has to say.
-const SPIN: Duration = Duration::from_micros(100);
-/// So long a worker looks if a peer was late last time. That peer may be late because it had to be woken, as this worker then is; if one of
-/// them does not wait for the other, both wake each other in every exchange from then on.
-const SPIN_LATE: Duration = Duration::from_micros(400);
+/// With vectors of at most this many bytes, and at most this many links, a worker that waits for the next part of a sum reads all of them
+/// without asking which can be read. Longer vectors would be read in many small pieces.
+const GLANCED: usize = 64 << 10;
+const FEW: usize = 2;
+/// How many times it does so before it looks at everything else.
+const GLANCES: usize = 32;
+/// Nobody sleeps longer than this without a look at all links, and the thread of links that the worker keeps does not either: whatever is
+/// wrong with what wakes them, a job goes on.
+const UNSEEN: Duration = Duration::from_secs(1);
+const UNSEEN_KEPT: Duration = Duration::from_millis(100);
 /// How often a worker tries to have the links, while the other thread is about to let go of them.
 const TRIES: usize = 64;
 
@@ -66,6 +86,8 @@ impl Links {
         let waker = Waker::new(poll.registry(), WAKE)?;
         serving.config.events.set_waker(Waker::new(bed.registry(), WAKE)?);
         let sockets = serving.poll.as_raw_fd();
+        let shape = serving.config.shape;
+        let (keeps, glances) = (shape.is_short(), 4 * shape.size() <= GLANCED);
         let registry = poll.registry().try_clone()?;
         for watching in [&registry, bed.registry()] {
             watching.register(&mut SourceFd(&sockets), SOCKETS, Interest::READABLE)?;
@@ -75,11 +97,14 @@ impl Links {
             registry,
             sockets,
             waker,
-            bed: Mutex::new((bed, Events::with_capacity(2))),
+            bed: Mutex::new(Bed { poll: bed, events: Events::with_capacity(2), glances: 0 }),
             is_served_here: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
             has_more: AtomicBool::new(false),
+            has_unsent: AtomicBool::new(false),
             was_slow: AtomicBool::new(false),
+            keeps,
+            glances,
         });
         let served = links.clone();
         let thread = std::thread::Builder::new().name("links".into());
@@ -99,21 +124,21 @@ impl Links {
     /// What the thread of the links does.
     fn serve(&self, mut poll: Poll) {
         let mut events = Events::with_capacity(2);
-        let mut timeout = None;
+        let mut timeout = Some(UNSEEN_KEPT);
         loop {
             let polled = poll.poll(&mut events, timeout);
             let mut serving = self.lock();
             let Some(links) = serving.as_mut() else { return };
-            let mut until = Instant::now() + SPIN;
+            let mut look = Look::begin(false);
             loop {
                 let turn = links.turn();
                 if turn.happens {
-                    until = Instant::now() + SPIN;
+                    look.again();
                 }
-                // While members add a long vector, the next piece is never far.
-                let is_looking = Instant::now() < until && links.look_on();
                 // What is left is done by the worker, which waits for nothing else.
                 let is_wanted = self.is_wanted.load(Ordering::Relaxed);
+                // While members add a long vector, the next piece is never far.
+                let is_looking = !is_wanted && links.is_adding() && look.on(links.looks());
                 if !turn.is_full && !is_looking || links.has_ended || is_wanted {
                     break;
                 }
@@ -125,7 +150,7 @@ impl Links {
                 return;
             }
             links.wakes_at = links.next_wake();
-            timeout = links.wakes_at.map(|at| at.saturating_duration_since(Instant::now()));
+            timeout = Some(until(links.wakes_at, if self.keeps { UNSEEN_KEPT } else { UNSEEN }));
         }
     }
 
@@ -143,7 +168,7 @@ impl Links {
         links.obey(command);
         links.flush();
         links.tell_all();
-        self.has_more.store(links.has_more(), Ordering::Relaxed);
+        self.leave(links);
         if links.wakes_sooner() {
             self.wake();
         }
@@ -156,7 +181,11 @@ impl Links {
             self.take_over();
             self.serve_here(inbox)
         });
-        self.hand_back();
+        let is_done = |flag: &AtomicBool| !flag.load(Ordering::Relaxed);
+        let is_all_done = is_done(&self.has_more) && is_done(&self.has_unsent);
+        if !self.keeps || !is_all_done || found.is_none() {
+            self.hand_back();
+        }
         found.or_else(|| inbox.wait())
     }
 
@@ -164,9 +193,9 @@ impl Links {
         if !self.is_served_here.load(Ordering::Relaxed) {
             return None;
         }
-        let (poll, events) = &mut *self.bed.lock().expect("no holder panics");
+        let Bed { poll, events, glances } = &mut *self.bed.lock().expect("no holder panics");
         let was_slow = self.was_slow.load(Ordering::Relaxed);
-        let mut until = Instant::now() + if was_slow { SPIN_LATE } else { SPIN };
+        let mut look = Look::begin(was_slow);
         let mut is_slow = false;
         loop {
             self.is_wanted.store(true, Ordering::Relaxed);
@@ -177,28 +206,39 @@ impl Links {
                 if let Some(event) = inbox.take() {
                     break Some(event);
                 }
-                let turn = links.turn();
+                let turn = match *glances > 0 && self.glances && links.can_glance() {
+                    true => {
+                        *glances -= 1;
+                        links.glance()
+                    }
+                    false => {
+                        let turn = links.turn();
+                        // What it has not seen would not wake it.
+                        *glances = if turn.is_full { 0 } else { GLANCES };
+                        turn
+                    }
+                };
                 if links.has_ended {
                     self.wake();
                     return None;
                 }
                 if turn.happens || turn.is_full {
-                    // While one part arrives the next is not far.
-                    until = Instant::now() + SPIN;
-                } else if !links.look_on() {
+                    look.again();
+                } else if !links.is_adding() {
                     break None;
-                } else if Instant::now() >= until {
+                } else if !look.on(links.looks()) {
                     is_slow = true;
                     break None;
                 }
             };
-            self.has_more.store(links.has_more(), Ordering::Relaxed);
+            self.leave(links);
             let is_sooner = links.wakes_sooner();
             let wakes_at = links.next_wake();
             drop(serving);
-            let timeout = wakes_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = Some(until(wakes_at, UNSEEN));
             let found = found.or_else(|| {
                 inbox.sleep(|| {
+                    *glances = 0;
                     // An error ends the sleep, and the sockets are looked at again.
                     let _ = poll.poll(events, timeout);
                 })
@@ -212,6 +252,12 @@ impl Links {
                 return found;
             }
         }
+    }
+
+    /// Notes what the worker leaves to do.
+    fn leave(&self, links: &Serving) {
+        self.has_more.store(links.has_more(), Ordering::Relaxed);
+        self.has_unsent.store(links.has_unsent(), Ordering::Relaxed);
     }
 
     fn take_over(&self) {
@@ -235,6 +281,11 @@ impl Links {
             self.wake();
         }
     }
+}
+
+/// How long it is to this time, at most so long.
+fn until(at: Option<Instant>, max: Duration) -> Duration {
+    at.map_or(max, |at| at.saturating_duration_since(Instant::now()).min(max))
 }
 
 /// What came of a turn.
@@ -269,6 +320,32 @@ impl Serving {
         Turn { happens: count > 0 || has_obeyed || is_busy, is_full }
     }
 
+    /// Whether reading all links costs less than asking which of them can be read, and the next part of a sum is about to come.
+    fn can_glance(&self) -> bool {
+        self.conns.len() <= FEW && self.is_adding()
+    }
+
+    /// Reads all links of peers, and obeys.
+    fn glance(&mut self) -> Turn {
+        let has_obeyed = self.obey_all();
+        // Members of this host may have told something, too.
+        let effects = self.exchanges.lock().look();
+        let is_told = !effects.is_empty();
+        self.carry_out(effects);
+        let mut peers = [None; FEW];
+        for (peer, token) in peers.iter_mut().zip(self.by_peer.values()) {
+            *peer = Some(*token);
+        }
+        let mut has_read = self.read_all();
+        for token in peers.into_iter().flatten() {
+            self.conns.get_mut(&token).into_iter().for_each(|conn| conn.link.wake(false));
+            has_read |= self.read_for_a_turn(token);
+        }
+        self.flush();
+        self.tell_all();
+        Turn { happens: has_obeyed || is_told || has_read, is_full: self.has_more() }
+    }
+
     /// Whether something must be done before the thread of the links wakes on its own.
     fn wakes_sooner(&self) -> bool {
         self.next_wake().is_some_and(|at| self.wakes_at.is_none_or(|set| at < set))
@@ -281,22 +358,23 @@ impl Serving {
         }
     }
 
+    /// Whether something waits until a socket takes more.
+    fn has_unsent(&self) -> bool {
+        self.conns.values().any(|conn| conn.link.has_unsent())
+    }
+
     /// Whether links can be read or written.
     fn has_more(&self) -> bool {
         !self.readable.is_empty() || !self.dirty.is_empty()
     }
 
-    /// Whether the next part of a sum is worth looking for without sleeping. Where members share cores, others run first.
-    fn look_on(&self) -> bool {
-        let looks = self.exchanges.looks(&self.view);
-        if looks == Looks::No || !self.exchanges.lock().are_under_way() {
-            return false;
-        }
-        match looks {
-            Looks::InTurns => std::thread::yield_now(),
-            _ => std::hint::spin_loop(),
-        }
-        true
+    /// Whether parts of a sum are still to come over links.
+    fn is_adding(&self) -> bool {
+        self.exchanges.lock().are_under_way()
+    }
+
+    fn looks(&self) -> Looks {
+        self.exchanges.looks(&self.view)
     }
 
     /// Tells the worker what has happened. It is told at the end of a turn: woken earlier, it would find the links taken.

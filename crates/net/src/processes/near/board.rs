@@ -5,13 +5,12 @@
 //! written is the notice's number.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::time::Duration;
 
 use paceline_learn::kernels::shared::PeerSegment;
-use paceline_runtime::view::ViewName;
-use paceline_runtime::wire::{Extra, Tail};
 
+use super::super::frame::BYTES;
 use super::super::message::{EntryHead, ExchangeName, Form, PeerMessage};
+use super::super::words::{TAIL_WORDS, of_tail, to_tail};
 
 /// Whether the owner of a segment wants to be woken when there is something for it to read.
 pub const SLEEPS: usize = 0;
@@ -39,7 +38,6 @@ pub struct Place {
 pub const PLACES_MAX: usize = 3;
 const PLACES: usize = 8;
 const TAIL: usize = PLACES + 2 * PLACES_MAX;
-const BYTES: u64 = 1 << 63;
 
 /// Writes a notice; its number is the last word.
 pub fn write(words: &[AtomicU64], number: u64, message: &PeerMessage, places: &[Place]) -> bool {
@@ -91,9 +89,7 @@ pub fn encode(message: &PeerMessage, places: &[Place]) -> Option<[u64; NOTICE_WO
         | u64::from(flag) << 16
         | u64::from(bits) << 24
         | u64::from(bucket) << 32;
-    words[2] = name.view.incarnation;
-    words[3] = name.view.number;
-    words[4] = name.exchange;
+    words[2..5].copy_from_slice(&<[u64; 3]>::from(*name));
     words[5] = length;
     words[6] = u64::from(form_length);
     if places.len() > PLACES_MAX {
@@ -105,27 +101,13 @@ pub fn encode(message: &PeerMessage, places: &[Place]) -> Option<[u64; NOTICE_WO
         words[PLACES + 2 * i + 1] = place.len as u64 | if place.is_floats { 0 } else { BYTES };
     }
     if let Some(tail) = tail {
-        words[TAIL..TAIL + 12].copy_from_slice(&[
-            tail.plan,
-            tail.samples,
-            tail.loss_sum.to_bits(),
-            u64::from(tail.weight.is_some()),
-            tail.weight.unwrap_or(0.0).to_bits(),
-            tail.version,
-            u64::try_from(tail.compute.as_nanos()).unwrap_or(u64::MAX),
-            tail.extra.number().to_bits(),
-            u64::from(tail.stop),
-            tail.save,
-            tail.digest,
-            0,
-        ]);
+        words[TAIL..TAIL + TAIL_WORDS].copy_from_slice(&of_tail(tail));
     }
     Some(words)
 }
 
 pub fn decode(words: &[u64; NOTICE_WORDS]) -> Option<(PeerMessage, Vec<Place>)> {
-    let view = ViewName { incarnation: words[2], number: words[3] };
-    let name = ExchangeName { view, exchange: words[4] };
+    let name = ExchangeName::from([words[2], words[3], words[4]]);
     let flag = words[1] >> 16 & 1 == 1;
     let (bits, bucket) = ((words[1] >> 24) as u8, (words[1] >> 32) as u32);
     let length = u32::try_from(words[6]).ok()?;
@@ -143,19 +125,7 @@ pub fn decode(words: &[u64; NOTICE_WORDS]) -> Option<(PeerMessage, Vec<Place>)> 
         let (start, is_floats) = (usize::try_from(start).ok()?, len & BYTES == 0);
         places.push(Place { is_floats, start, len: usize::try_from(len & !BYTES).ok()? });
     }
-    let t = &words[TAIL..];
-    let tail = || Tail {
-        plan: t[0],
-        samples: t[1],
-        loss_sum: f64::from_bits(t[2]),
-        weight: (t[3] == 1).then(|| f64::from_bits(t[4])),
-        version: t[5],
-        compute: Duration::from_nanos(t[6]),
-        extra: Extra::from(f64::from_bits(t[7])),
-        stop: t[8] == 1,
-        save: t[9],
-        digest: t[10],
-    };
+    let tail = || to_tail(std::array::from_fn(|i| words[TAIL + i]));
     let message = match words[1] & 0xff {
         1 => PeerMessage::Entry { name, entry: EntryHead::Sum { tail: tail(), form } },
         2 => PeerMessage::Chunk { name, tail: tail(), form, length: words[5], is_free: flag },
@@ -167,6 +137,11 @@ pub fn decode(words: &[u64; NOTICE_WORDS]) -> Option<(PeerMessage, Vec<Place>)> 
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use paceline_runtime::view::ViewName;
+    use paceline_runtime::wire::{Extra, Tail};
+
     use super::*;
 
     #[test]

@@ -1,0 +1,66 @@
+//! How a thread looks for the next part of a sum before it sleeps. Waking it takes longer than a short sum.
+
+use std::time::{Duration, Instant};
+
+/// Whether to look for what comes next without sleeping.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Looks {
+    /// Every member can have a core of this machine to itself: looking holds up nobody, as a rule.
+    Always,
+    /// Members may have to share cores: they let each other run in between.
+    InTurns,
+    No,
+}
+
+/// Members look in turns if the view has at most this many of them for each core. With more, a member waits longer for its turn than it
+/// takes to be woken.
+const IN_TURNS: usize = 4;
+
+impl Looks {
+    /// How members of a view look that has this many, if all of them were on one machine.
+    pub fn of(members: usize, cores: usize) -> Looks {
+        match members {
+            n if n <= cores => Looks::Always,
+            n if n <= IN_TURNS * cores => Looks::InTurns,
+            _ => Looks::No,
+        }
+    }
+}
+
+/// So long a thread looks. A peer needs some of it to write what it has to say.
+const SPIN: Duration = Duration::from_micros(100);
+/// So long it looks if a peer was late last time. That peer may be late because it had to be woken, as this one then is; if one of them
+/// does not wait for the other, both wake each other in every exchange from then on.
+const SPIN_LATE: Duration = Duration::from_micros(400);
+/// After so long, something else may hold up the peer, and have this core if it needs one.
+const ALONE: Duration = Duration::from_micros(30);
+
+pub struct Look {
+    since: Instant,
+    until: Instant,
+}
+
+impl Look {
+    pub fn begin(was_slow: bool) -> Look {
+        let since = Instant::now();
+        Look { since, until: since + if was_slow { SPIN_LATE } else { SPIN } }
+    }
+
+    /// Something has come: while one part arrives the next is not far.
+    pub fn again(&mut self) {
+        *self = Look::begin(false);
+    }
+
+    /// Waits for a moment; returns whether to look once more.
+    pub fn on(&self, looks: Looks) -> bool {
+        let now = Instant::now();
+        if looks == Looks::No || now >= self.until {
+            return false;
+        }
+        match looks == Looks::InTurns || now >= self.since + ALONE {
+            true => std::thread::yield_now(),
+            false => std::hint::spin_loop(),
+        }
+        true
+    }
+}
