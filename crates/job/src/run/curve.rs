@@ -12,6 +12,8 @@ pub struct Curve {
     loss_sum: f64,
     weight: f64,
     recent: VecDeque<f64>,
+    /// The first loss of the job, with its initial parameters.
+    began: Option<f64>,
     /// Time and smoothed loss.
     pub points: Vec<(Duration, f64)>,
 }
@@ -23,6 +25,12 @@ pub const CELLS_PER_EPOCH: u64 = 20;
 impl Curve {
     pub fn new(samples_per_epoch: u64) -> Curve {
         Curve { per_cell: (samples_per_epoch / CELLS_PER_EPOCH).max(1), ..Curve::default() }
+    }
+
+    /// A new curve of a job that continues from a snapshot, or begins again. Its losses are still compared with the job's first one: a loss
+    /// that has come down to almost nothing may be several times as large a moment later, and nothing is wrong.
+    pub fn continued(samples_per_epoch: u64, began: Option<f64>) -> Curve {
+        Curve { began, ..Curve::new(samples_per_epoch) }
     }
 
     pub fn add(&mut self, at: Duration, samples: u64, loss_sum: f64, weight: f64) {
@@ -51,8 +59,17 @@ impl Curve {
             self.recent.pop_front();
         }
         let smoothed = self.recent.iter().sum::<f64>() / self.recent.len() as f64;
-        self.points.push((at, smoothed));
+        self.push(at, smoothed);
         (self.loss_sum, self.weight) = (0.0, 0.0);
+    }
+
+    pub fn push(&mut self, at: Duration, loss: f64) {
+        self.began.get_or_insert(loss);
+        self.points.push((at, loss));
+    }
+
+    pub fn began(&self) -> Option<f64> {
+        self.began
     }
 
     pub fn last(&self) -> Option<f64> {
@@ -61,8 +78,8 @@ impl Curve {
 
     /// Whether the loss ends well above where it began.
     pub fn ends_higher(&self) -> bool {
-        match (self.points.first(), self.points.last()) {
-            (Some((_, first)), Some((_, last))) => *last > 1.5 * first.abs().max(1e-3),
+        match (self.began, self.last()) {
+            (Some(first), Some(last)) => last > 1.5 * first.abs().max(1e-3),
             _ => false,
         }
     }
@@ -72,10 +89,8 @@ impl Curve {
         if !self.loss_sum.is_finite() {
             return true;
         }
-        match (self.points.first(), self.points.last()) {
-            (Some((_, first)), Some((_, last))) => {
-                !last.is_finite() || *last > 20.0 * first.abs().max(1e-3)
-            }
+        match (self.began, self.last()) {
+            (Some(first), Some(last)) => !last.is_finite() || last > 20.0 * first.abs().max(1e-3),
             _ => false,
         }
     }
@@ -123,6 +138,24 @@ mod tests {
             let (later, seconds) = (reached(round) - short, round as f64 / 1_000.0);
             assert!((-0.5 * seconds..=seconds).contains(&later), "{round}: {later} s later");
         }
+    }
+
+    #[test]
+    fn a_job_that_continues_with_almost_no_loss_has_not_diverged_when_some_samples_are_harder() {
+        let mut before = run(100);
+        let mut alone = Curve::new(PER_EPOCH);
+        let mut continued = Curve::continued(PER_EPOCH, before.began());
+        for curve in [&mut before, &mut alone, &mut continued] {
+            for (at, loss) in [(11, 1e-4), (12, 0.5)] {
+                curve.add(Duration::from_secs(at), PER_EPOCH / 2, loss * 1e3, 1e3);
+            }
+        }
+
+        let is_astray = |it: &Curve| (it.has_diverged(), it.ends_higher());
+        assert_eq!([&before, &continued].map(is_astray), [(false, false); 2]);
+        assert_eq!(is_astray(&alone), (true, true), "what a job without a history would be told");
+        continued.add(Duration::from_secs(13), PER_EPOCH / 2, 30.0 * 1e3, 1e3);
+        assert_eq!(is_astray(&continued), (true, true));
     }
 
     #[test]

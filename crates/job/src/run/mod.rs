@@ -138,10 +138,9 @@ impl Watch<'_> {
                 writer.refuse(&snapshot);
             }
             (ClusterOutput::Snapshot(snapshot), Some(writer)) => {
-                let points = &self.observer.totals.curve.points;
-                let (first, last) = (points.first(), points.last());
-                let losses = Losses { first: first.map(|p| p.1), last: last.map(|p| p.1) };
-                writer.offer(snapshot, losses, self.observer.totals.past());
+                let totals = &self.observer.totals;
+                let losses = Losses { first: totals.curve.began(), last: totals.curve.last() };
+                writer.offer(snapshot, losses, totals.past());
             }
             (ClusterOutput::Snapshot(_), None) => {}
         }

@@ -91,11 +91,14 @@ impl Reader for RunTotals {
                 self.curve = Curve::new(*samples_per_epoch);
                 self.past = Past::new(*samples_per_epoch / CELLS_PER_EPOCH);
             }
-            Record::Resumed { round, past: Some(past), .. } => self.resume(line.at, *round, past),
+            Record::Resumed { round, past: Some(past), loss_first, .. } => {
+                self.curve = Curve::continued(self.tally.samples_per_epoch, *loss_first);
+                self.resume(line.at, *round, past);
+            }
             Record::Resumed { round, loss_first, loss_last, .. } => {
                 (self.rounds, self.rounds_before) = (*round, *round);
                 let losses = [loss_first, loss_last].into_iter().copied().flatten();
-                self.curve.points.extend(losses.map(|loss| (line.at, loss)));
+                losses.for_each(|loss| self.curve.push(line.at, loss));
             }
             Record::View { members, .. } => self.view(line.at, members),
             Record::Computed { who, since, samples, .. } => {
@@ -134,7 +137,8 @@ impl Reader for RunTotals {
                 (self.rounds, self.steps) = (self.rounds_before, 0);
                 self.scores.clear();
                 self.validations.clear();
-                self.curve = Curve::new(self.tally.samples_per_epoch);
+                let (per_epoch, began) = (self.tally.samples_per_epoch, self.curve.began());
+                self.curve = Curve::continued(per_epoch, began);
                 self.past = Past::new(self.past.samples_per_loss);
             }
             Record::GaveUp { restarts } => {
@@ -181,7 +185,6 @@ impl RunTotals {
         self.over = None;
         (self.bytes_sent, self.bytes_evaluated) = (past.bytes_sent, past.bytes_evaluated);
         self.past = past.clone();
-        self.curve = Curve::new(self.tally.samples_per_epoch);
         let mut before = 0;
         for PastLoss { at, samples, loss, weight, .. } in &past.losses {
             self.curve.add(*at, samples.saturating_sub(before), loss * weight, *weight);
