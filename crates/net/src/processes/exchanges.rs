@@ -22,7 +22,7 @@ use paceline_runtime::{Meeting, Ticket, WorkerId};
 use super::frame::Segment;
 use super::message::{EntryHead, ExchangeName, Form, Load, PeerMessage};
 use super::near::{Near, There, Until, dense_chunk};
-use chunked::{Chunked, PIECE, Values, pieces};
+use chunked::{Chunked, PIECE, Values, piece_of, pieces};
 
 /// What all members of a job know about its vectors.
 #[derive(Clone, Copy, Debug)]
@@ -236,7 +236,7 @@ impl Exchanges {
                         };
                         (message, Load::Chunk(payload.clone(), piece))
                     };
-                    pieces(range.clone()).map(piece).collect()
+                    pieces(range.clone(), piece_of(payload.len(), n)).map(piece).collect()
                 };
                 let whole = (&payload, Until::Completed(number));
                 let is_posted =

@@ -1,7 +1,8 @@
 //! Frames: how messages cross a socket or a pipe.
 //!
 //! A frame is a fixed header, a head that serde writes (self-describing, because strategies put any data into their
-//! messages), and raw segments: vectors as little-endian floats, and bytes. The head lists the lengths of the segments.
+//! messages), and raw segments: vectors as little-endian floats, and bytes. The head lists the lengths of the segments. The heads of
+//! exchanges, which are many, are words of a fixed order instead.
 //! The receiver checks every length against [`Limits`] before it allocates, and allocates only as bytes arrive.
 
 use std::fmt;
@@ -17,7 +18,15 @@ compile_error!("vectors are sent as they lie in memory, which must be little-end
 
 /// The first bytes of every frame; the last of them is the version of the format.
 const MAGIC: [u8; 4] = *b"PLF2";
+/// Those of a frame whose head is words.
+const MAGIC_WORDS: [u8; 4] = *b"PLW2";
 pub const HEADER: usize = 8;
+
+/// How many words such a head has for its message. Before them stand the number of segments and what these are.
+pub const WORDS: usize = 19;
+const WORDS_SEGMENTS: usize = 3;
+const WORDS_BEFORE: usize = 1 + WORDS_SEGMENTS;
+const WORDS_BYTES: usize = 8 * (WORDS_BEFORE + WORDS);
 
 /// How large a received frame may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +64,8 @@ pub enum FrameProblem {
     Body(u64),
     #[error("a head that cannot be read: {0}")]
     Unreadable(#[from] rmp_serde::decode::Error),
+    #[error("{0} segments behind a head of words")]
+    Segments(u64),
     #[error("the connection: {0}")]
     Io(#[from] io::Error),
 }
@@ -158,9 +169,9 @@ const ALIGNED: usize = 64;
 /// Few heads are longer than this.
 const USUAL: usize = 256;
 
-/// Header and head of a message whose segments follow.
-pub fn encode<M: Serialize>(message: &M, segments: &[Slice<'_>]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(USUAL);
+/// Header and head of a message whose segments follow. `room`: for so many bytes that the caller appends.
+pub fn encode<M: Serialize>(message: &M, segments: &[Slice<'_>], room: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(USUAL + room);
     bytes.extend(MAGIC);
     bytes.extend([0; 4]);
     // Two values in a row: borrowing the message in a struct would need a copy of its type.
@@ -171,6 +182,25 @@ pub fn encode<M: Serialize>(message: &M, segments: &[Slice<'_>]) -> Vec<u8> {
     let length = u32::try_from(bytes.len() - HEADER).expect("a head is shorter than 4 GB");
     bytes[4..HEADER].copy_from_slice(&length.to_le_bytes());
     bytes
+}
+
+/// Header and head of a message of words; `None` if it has too many segments.
+pub fn encode_words(
+    message: &[u64; WORDS],
+    segments: &[Slice<'_>],
+    room: usize,
+) -> Option<Vec<u8>> {
+    const { assert!((HEADER + WORDS_BYTES).is_multiple_of(ALIGNED)) };
+    let mut words = [0; WORDS_BEFORE + WORDS];
+    words[0] = segments.len() as u64;
+    let kinds = words[1..WORDS_BEFORE].iter_mut();
+    kinds.zip(segments).for_each(|(word, segment)| *word = kind_of(segment).into());
+    words[WORDS_BEFORE..].copy_from_slice(message);
+    let mut bytes = Vec::with_capacity(HEADER + WORDS_BYTES + room);
+    bytes.extend(MAGIC_WORDS);
+    bytes.extend((WORDS_BYTES as u32).to_le_bytes());
+    bytes.extend_from_slice(bytemuck::cast_slice(&words));
+    (segments.len() <= WORDS_SEGMENTS).then_some(bytes)
 }
 
 /// Puts frames together as their bytes arrive.
@@ -192,7 +222,7 @@ pub const AHEAD: usize = 32 << 10;
 #[derive(Debug)]
 enum Stage {
     Header { bytes: [u8; HEADER], filled: usize },
-    Head { length: usize, bytes: Vec<u8> },
+    Head { length: usize, is_words: bool, bytes: Vec<u8> },
     Body(Body),
 }
 
@@ -202,9 +232,7 @@ impl Stage {
 
 #[derive(Debug)]
 struct Body {
-    head: Vec<u8>,
-    /// Where the message begins in the head.
-    message: usize,
+    head: Head,
     kinds: std::vec::IntoIter<Kind>,
     done: Vec<Segment>,
     open: Option<OpenSegment>,
@@ -218,17 +246,38 @@ struct OpenSegment {
     segment: Segment,
 }
 
+#[derive(Debug)]
+struct Head {
+    bytes: Vec<u8>,
+    /// Where the message begins.
+    message: usize,
+    is_words: bool,
+}
+
 /// A frame that has arrived.
 pub struct Arrived {
-    head: Vec<u8>,
-    message: usize,
+    head: Head,
     pub segments: Vec<Segment>,
 }
 
 impl Arrived {
     pub fn message<M: DeserializeOwned>(&self) -> Result<M, FrameProblem> {
-        read_head(&self.head[self.message..])
+        if self.head.is_words {
+            return Err(FrameProblem::Magic);
+        }
+        read_head(&self.head.bytes[self.head.message..])
     }
+
+    /// The message, if it is words.
+    pub fn words(&self) -> Option<[u64; WORDS]> {
+        let words = || words_of(&self.head.bytes[self.head.message..]);
+        self.head.is_words.then(|| std::array::from_fn(|i| words().nth(i).unwrap_or(0)))
+    }
+}
+
+fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    let (words, _) = bytes.as_chunks::<8>();
+    words.iter().map(|word| u64::from_le_bytes(*word))
 }
 
 /// Nothing that is sent is nested deeper. Readers reserve memory for the length that each level claims to have, so that a few
@@ -324,7 +373,7 @@ impl Decoder {
                     header[*filled..*filled + next.len()].copy_from_slice(next);
                     *filled += next.len();
                 }
-                Stage::Head { length, bytes: head } => {
+                Stage::Head { length, bytes: head, .. } => {
                     let next = take(bytes, *length - head.len());
                     head.extend_from_slice(next);
                 }
@@ -344,20 +393,21 @@ impl Decoder {
         loop {
             match &mut self.stage {
                 Stage::Header { bytes, filled: HEADER } => {
-                    if bytes[..4] != MAGIC {
+                    let is_words = bytes[..4] == MAGIC_WORDS;
+                    if !is_words && bytes[..4] != MAGIC {
                         return Err(FrameProblem::Magic);
                     }
                     let length = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
                     let length = length as usize;
-                    if length > self.limits.head {
+                    if length > self.limits.head || is_words && length != WORDS_BYTES {
                         return Err(FrameProblem::Head(length));
                     }
-                    self.stage = Stage::Head { length, bytes: vec![] };
+                    self.stage = Stage::Head { length, is_words, bytes: vec![] };
                 }
-                Stage::Head { length, bytes } if bytes.len() == *length => {
-                    let head = std::mem::take(bytes);
+                Stage::Head { length, is_words, bytes } if bytes.len() == *length => {
+                    let (head, is_words) = (std::mem::take(bytes), *is_words);
                     let begins = HEADER + head.len();
-                    let body = self.body(head)?;
+                    let body = self.body(head, is_words)?;
                     let first = body.kinds.as_slice().first();
                     let is_long = first.is_some_and(|kind| kind.bytes() >= AHEAD as u64);
                     self.long_behind = if is_long { begins } else { 0 };
@@ -372,10 +422,11 @@ impl Decoder {
                     body.done.extend(body.open.take().map(|open| open.segment));
                     body.open = body.kinds.next().map(|kind| OpenSegment::new(kind, &self.pool));
                     if body.open.is_none() {
-                        let (head, message) = (std::mem::take(&mut body.head), body.message);
-                        let segments = std::mem::take(&mut body.done);
-                        self.stage = Stage::BEGIN;
-                        return Ok(Some(Arrived { head, message, segments }));
+                        let Stage::Body(body) = std::mem::replace(&mut self.stage, Stage::BEGIN)
+                        else {
+                            return Ok(None);
+                        };
+                        return Ok(Some(Arrived { head: body.head, segments: body.done }));
                     }
                 }
                 _ => return Ok(None),
@@ -383,15 +434,25 @@ impl Decoder {
         }
     }
 
-    fn body(&self, head: Vec<u8>) -> Result<Body, FrameProblem> {
+    fn body(&self, head: Vec<u8>, is_words: bool) -> Result<Body, FrameProblem> {
         let mut rest = head.as_slice();
-        let Kinds(kinds) = rmp_serde::decode::from_read(&mut rest)?;
+        let kinds = if is_words {
+            let mut words = words_of(take(&mut rest, 8 * WORDS_BEFORE));
+            let count = words.next().unwrap_or(0);
+            if count > WORDS_SEGMENTS as u64 {
+                return Err(FrameProblem::Segments(count));
+            }
+            words.take(count as usize).map(Kind::from).collect()
+        } else {
+            let Kinds(kinds) = rmp_serde::decode::from_read(&mut rest)?;
+            kinds
+        };
         let bytes = kinds.iter().fold(0u64, |sum, kind| sum.saturating_add(kind.bytes()));
         if bytes > self.limits.body {
             return Err(FrameProblem::Body(bytes));
         }
-        let message = head.len() - rest.len();
-        Ok(Body { head, message, kinds: kinds.into_iter(), done: vec![], open: None })
+        let head = Head { message: head.len() - rest.len(), bytes: head, is_words };
+        Ok(Body { head, kinds: kinds.into_iter(), done: vec![], open: None })
     }
 }
 
@@ -408,7 +469,7 @@ pub fn write_frame<M: Serialize>(
     message: &M,
     segments: &[Slice<'_>],
 ) -> io::Result<()> {
-    to.write_all(&encode(message, segments))?;
+    to.write_all(&encode(message, segments, 0))?;
     segments.iter().try_for_each(|segment| to.write_all(bytes_of(*segment)))?;
     to.flush()
 }
@@ -521,6 +582,31 @@ mod tests {
     }
 
     #[test]
+    fn heads_of_words_arrive_however_their_bytes_are_cut() {
+        let message = std::array::from_fn(|i| u64::MAX >> i);
+        let (floats, bytes) = ([1.5, -2.5], b"abc");
+        let segments = [Slice::Floats(&floats), Slice::Bytes(bytes), Slice::Floats(&[])];
+        let mut stream = encode_words(&message, &segments, 0).expect("there is room");
+        assert!(encode_words(&message, &[Slice::Bytes(b""); WORDS_SEGMENTS + 1], 0).is_none());
+        assert_eq!(stream.len() % ALIGNED, 0);
+        segments.iter().for_each(|it| stream.extend_from_slice(bytes_of(*it)));
+        stream.extend(frame("another", &[], b""));
+        for step in [1, 3, 64, 1000] {
+            let (mut decoder, mut got) = (Decoder::new(LIMITS, Pool::default()), vec![]);
+            for mut part in stream.chunks(step) {
+                while let Some(arrived) = decoder.take(&mut part).expect("it is well formed") {
+                    got.push(arrived);
+                }
+            }
+            assert_eq!((got.len(), got[0].words(), got[1].words()), (2, Some(message), None));
+            assert!(got[0].message::<String>().is_err());
+            assert_eq!(got[1].message::<String>().expect("text"), "another");
+            let sent = segments.iter().map(|it| Segment::from(*it));
+            assert_eq!(got[0].segments, sent.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
     fn behind_a_long_frame_only_a_head_is_read_ahead() {
         let long = frame("long", &[0.5; AHEAD / 4], b"");
         let head = long.len() - AHEAD;
@@ -536,7 +622,7 @@ mod tests {
     #[test]
     fn lengths_are_refused_before_anything_is_allocated() {
         let lie = [&MAGIC[..], &u32::MAX.to_le_bytes()].concat();
-        let huge = encode(&"m", &[]);
+        let huge = encode(&"m", &[], 0);
         let kinds = rmp_serde::to_vec(&vec![Kind::Floats(u64::MAX / 2)]).expect("plain data");
         let mut body = huge[..4].to_vec();
         body.extend((kinds.len() as u32).to_le_bytes());
@@ -546,7 +632,16 @@ mod tests {
         let segments = [&[0xdd][..], &many.to_be_bytes(), &vec![0; many as usize]].concat();
         let head = (segments.len() as u32).to_le_bytes();
         let crowd = [&MAGIC[..], &head, &segments].concat();
+        let mut words = encode_words(&[0; WORDS], &[], 0).expect("there is room");
+        let longer = [&MAGIC_WORDS[..], &(WORDS_BYTES as u32 + 8).to_le_bytes()].concat();
+        let huge = [Slice::Floats(&[])];
+        let mut large = encode_words(&[0; WORDS], &huge, 0).expect("there is room");
+        large[HEADER + 8..HEADER + 16].copy_from_slice(&(u64::MAX >> 2).to_le_bytes());
+        words[HEADER] = 4;
         for (bytes, sentence) in [
+            (words, "4 segments behind"),
+            (longer, "a head of 192 bytes"),
+            (large, "a body of"),
             (crowd, "a head that cannot be read: invalid length 65537"),
             (lie, "a head of 4294967295 bytes"),
             (body, "a body of"),

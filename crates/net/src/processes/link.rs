@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 use paceline_learn::kernels::Pool;
-use serde::Serialize;
 
-use super::frame::{AHEAD, Arrived, Decoder, FrameProblem, Limits, bytes_of, encode};
-use super::message::Load;
+use super::frame::{
+    AHEAD, Arrived, Decoder, FrameProblem, Limits, WORDS, bytes_of, encode, encode_words,
+};
+use super::heads::{self, HEAD_WORDS};
+use super::message::{Load, PeerMessage};
+use super::session::Session;
 use super::wire::Wire;
 
 pub struct Link {
@@ -26,6 +29,14 @@ pub struct Link {
     is_empty: bool,
     /// Whether the peer has closed it.
     ends: bool,
+}
+
+/// What a peer has said; `None` if it cannot be read.
+pub fn message_of(frame: &Arrived) -> Option<PeerMessage> {
+    match frame.words() {
+        Some(words) => heads::decode(words.first_chunk()?),
+        None => frame.message().ok(),
+    }
 }
 
 /// What came of reading.
@@ -52,18 +63,13 @@ const JOINED: usize = 16 << 10;
 /// Bytes that a link reads, or writes, before others do: what one end writes the other reads while it is in the processor's cache. A piece
 /// of a long vector fits with its head: the rest of one would be sent alone. (That no other frame begins in the same turn was tried, and was
 /// no faster.)
-pub const TURN: usize = (512 << 10) + 4096;
+pub const TURN: usize = (1 << 20) + 4096;
 
 /// What is on the way may take this much of the kernel's memory in each direction.
 const SOCKET_BUFFER: usize = 4 << 20;
 
 impl Link {
-    pub fn new(
-        stream: TcpStream,
-        tls: Option<rustls::Connection>,
-        limits: Limits,
-        pool: Pool,
-    ) -> Link {
+    pub fn new(stream: TcpStream, tls: Option<Session>, limits: Limits, pool: Pool) -> Link {
         // A message is sent when it is there, and a large one in few calls. Neither is needed for a link to work.
         let _ = stream.set_nodelay(true);
         let socket = socket2::SockRef::from(&stream);
@@ -84,10 +90,16 @@ impl Link {
         }
     }
 
-    /// A writer notices after this time that nothing reaches the peer any more. So does a reader, which has nothing on its way that the
-    /// peer would have to acknowledge: the system asks the peer now and then.
-    pub fn set_timeout(&self, timeout: Duration) {
+    /// The peer can be reached. A writer notices after this time that nothing reaches it any more. So does a reader, which has nothing on its
+    /// way that the peer would have to acknowledge: the system asks the peer now and then.
+    pub fn connected(&self, timeout: Duration) {
         let socket = socket2::SockRef::from(&self.wire.stream);
+        // Within one machine no packet is lost. An algorithm that paces them, as BBR does, only holds up a burst: a sum of 1 MB takes half
+        // as long again.
+        #[cfg(target_os = "linux")]
+        if self.wire.stream.peer_addr().is_ok_and(|it| it.ip().to_canonical().is_loopback()) {
+            let _ = socket.set_tcp_congestion(b"reno");
+        }
         #[cfg(target_os = "linux")]
         let _ = socket.set_tcp_user_timeout(Some(timeout));
         // In whole seconds.
@@ -100,14 +112,19 @@ impl Link {
         self.decoder.set_limits(limits);
     }
 
-    pub fn queue<M: Serialize>(&mut self, message: &M, load: Load) {
+    pub fn queue(&mut self, message: &PeerMessage, load: Load) {
         let slices = load.slices();
-        let mut head = encode(message, &slices);
         let body: usize = slices.iter().map(|slice| bytes_of(*slice).len()).sum();
-        let bytes = head.len() + body;
         let is_joined = body <= JOINED;
+        let room = if is_joined { body } else { 0 };
+        let words = heads::encode(message).and_then(|head| {
+            let mut words = [0; WORDS];
+            words[..HEAD_WORDS].copy_from_slice(&head);
+            encode_words(&words, &slices, room)
+        });
+        let mut head = words.unwrap_or_else(|| encode(message, &slices, room));
+        let bytes = head.len() + body;
         if is_joined {
-            head.reserve_exact(body);
             slices.iter().for_each(|slice| head.extend_from_slice(bytes_of(*slice)));
         }
         drop(slices);

@@ -20,7 +20,7 @@ use super::frame::{Segment, Slice};
 use super::words;
 
 /// The version of all messages. Processes of different versions refuse each other.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Proves that a process belongs to a job. Random, and never on a command line.
 pub type Secret = [u64; 2];

@@ -21,6 +21,8 @@ pub struct Adding {
     passed: usize,
     /// How many of them had something to add.
     parts: usize,
+    /// The first part, until a second one comes.
+    first: Option<Arc<Payload>>,
     total: Option<(Form, Vector)>,
 }
 
@@ -40,12 +42,15 @@ enum Kind {
     Sparse,
 }
 
+const ALIKE: &str = "all parts of a sum have the same codec and length";
+
 /// Numbers added at a time; the block stays in the L1 cache while several parts are added to it.
 const BLOCK: usize = 4096;
 
 impl Adding {
     pub fn new(members: usize) -> Adding {
-        Adding { waiting: (0..members).map(|_| None).collect(), passed: 0, parts: 0, total: None }
+        let waiting = (0..members).map(|_| None).collect();
+        Adding { waiting, passed: 0, parts: 0, first: None, total: None }
     }
 
     /// Adds a member's part; an empty one adds nothing.
@@ -59,21 +64,26 @@ impl Adding {
         self.parts += ready.len();
         let mut ready = ready.into_iter();
         if self.total.is_none() {
-            let first = ready.next();
-            self.total = first.map(|first| {
-                // Copied if its member keeps it, to enter again should another member be lost.
-                (Form::of(&first), Arc::unwrap_or_clone(first).into_vector())
-            });
+            let Some(first) = self.first.take().or_else(|| ready.next()) else { return };
+            let Some(second) = ready.next() else {
+                self.first = Some(first);
+                return;
+            };
+            // A part is copied if its member keeps it, to enter again should another member be lost. Two numbers have one sum, whichever of
+            // them comes first, so that of two dense parts the other one may be the one to add to.
+            let form = Form::of(&first);
+            let is_kept = form.kind == Kind::Dense && Arc::strong_count(&first) > 1;
+            let (into, other) = if is_kept { (second, first) } else { (first, second) };
+            assert_eq!(Form::of(&into), form, "{ALIKE}");
+            self.total = Some((form, Arc::unwrap_or_clone(into).into_vector()));
+            self.add(&[other]);
         }
         self.add(ready.as_slice());
     }
 
     fn add(&mut self, parts: &[Arc<Payload>]) {
         let Some((form, total)) = &mut self.total else { return };
-        assert!(
-            parts.iter().all(|part| Form::of(part) == *form),
-            "all parts of a sum have the same codec and length"
-        );
+        assert!(parts.iter().all(|part| Form::of(part) == *form), "{ALIKE}");
         for (i, into) in total.chunks_mut(BLOCK).enumerate() {
             parts.iter().for_each(|part| part.add_chunk(i * BLOCK, into));
         }
@@ -82,12 +92,12 @@ impl Adding {
     /// The sum, once all members have entered; empty if no member had anything to add.
     pub fn finish(self, dice: &mut Dice) -> Vector {
         assert_eq!(self.passed, self.waiting.len(), "a sum ends when all have entered");
-        let Some((form, mut total)) = self.total else { return Vector::new() };
+        let (parts, n) = (self.parts, self.waiting.len());
+        let Some((form, mut total)) = self.total() else { return Vector::new() };
         // Each chunk has its own dice, so that a member can encode it without the others. There are as many as members, not as
         // parts: a member knows the chunks before it knows who has something to add.
         let key = dice.draw();
-        let n = self.waiting.len();
-        if self.parts > 1 {
+        if parts > 1 {
             for j in 0..n {
                 let range = chunk(form.learned, n, j);
                 round_again(form.kind, &mut total[range], &mut Dice::keyed(&[key, j as u64]));
@@ -100,9 +110,15 @@ impl Adding {
     /// vectors with `params` learned numbers, encoded. `None` if no member had anything to add.
     pub fn finish_chunk(self, dice: &mut Dice, params: usize, j: usize) -> Option<Payload> {
         assert_eq!(self.passed, self.waiting.len(), "a sum ends when all have entered");
-        let (form, total) = self.total?;
-        let chunk = (params, self.waiting.len(), j);
-        Some(encode_sum(form.kind, total, self.parts, chunk, dice.draw()))
+        let (parts, chunk) = (self.parts, (params, self.waiting.len(), j));
+        let (form, total) = self.total()?;
+        Some(encode_sum(form.kind, total, parts, chunk, dice.draw()))
+    }
+
+    /// What was added, or the only part.
+    fn total(self) -> Option<(Form, Vector)> {
+        let only = |part: Arc<Payload>| (Form::of(&part), Arc::unwrap_or_clone(part).into_vector());
+        self.total.or_else(|| self.first.map(only))
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use paceline_learn::Vector;
 use paceline_learn::kernels::Pool;
 use paceline_learn::kernels::shared::Claim;
+use paceline_learn::vector::add;
 use paceline_runtime::codec::{Adding, Codec, Encoded, Payload, add_dense, chunk, dice_of};
 use paceline_runtime::exchange::ExchangeResult;
 use paceline_runtime::view::View;
@@ -94,21 +95,33 @@ enum ChunkSum {
 
 /// How many dense numbers go over a link at a time.
 pub const PIECE: usize = 128 << 10;
+/// Two members give each other at most this many in one piece: the sum then takes the place of what has come.
+const WHOLE: usize = 256 << 10;
+
+/// How many numbers a piece of a vector has that so many members add.
+pub fn piece_of(size: usize, members: usize) -> usize {
+    if members == 2 && size <= WHOLE { WHOLE } else { PIECE }
+}
 
 /// The pieces of these numbers. There is always a first one, which may be empty.
-pub fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let first = range.start..range.end.min(range.start + PIECE);
-    let others = (range.start..range.end).step_by(PIECE).skip(1);
-    std::iter::once(first).chain(others.map(move |from| from..range.end.min(from + PIECE)))
+pub fn pieces(range: Range<usize>, piece: usize) -> impl Iterator<Item = Range<usize>> {
+    let first = range.start..range.end.min(range.start + piece);
+    let others = (range.start..range.end).step_by(piece).skip(1);
+    std::iter::once(first).chain(others.map(move |from| from..range.end.min(from + piece)))
 }
 
 const WRONG_CHUNK: Violation = Violation("a chunk of another length");
 const WRONG_SUM: Violation = Violation("a sum of another length");
 
 impl Pieces {
-    /// Takes the next piece of `length` numbers.
-    fn push(&mut self, start: usize, values: Vector, length: usize) -> Result<(), Violation> {
-        let expected = PIECE.min(length - self.received);
+    /// Takes the next of the pieces of `length` numbers.
+    fn push(
+        &mut self,
+        start: usize,
+        values: Vector,
+        (length, piece): (usize, usize),
+    ) -> Result<(), Violation> {
+        let expected = piece.min(length - self.received);
         if start != self.received || values.len() != expected || values.is_empty() {
             return Err(WRONG_CHUNK);
         }
@@ -157,6 +170,10 @@ impl Chunked {
         self.entries.len()
     }
 
+    fn piece(&self) -> usize {
+        piece_of(self.shape.size(), self.members())
+    }
+
     /// Which numbers of dense vectors this member adds.
     fn own_range(&self) -> Range<usize> {
         dense_chunk(self.shape.size(), self.members(), self.rank)
@@ -185,10 +202,10 @@ impl Chunked {
             }
             Part::Piece { of_sum: true, start, values } => self.place(from, start, &values),
             Part::Piece { of_sum: false, start, values } => {
-                let length = self.added_range().len();
+                let lengths = (self.added_range().len(), self.piece());
                 match &mut self.parts {
                     Parts::Dense(parts) => match &mut parts[from] {
-                        Some(Held::Pieces(pieces)) => pieces.push(start, values, length),
+                        Some(Held::Pieces(pieces)) => pieces.push(start, values, lengths),
                         _ => Err(WRONG_CHUNK),
                     },
                     _ => Err(WRONG_CHUNK),
@@ -227,7 +244,7 @@ impl Chunked {
                 let first = dense_of(payload).ok_or(WRONG_CHUNK)?;
                 match range.len() {
                     0 if first.is_empty() => {}
-                    length => pieces.push(0, first, length)?,
+                    length => pieces.push(0, first, (length, self.piece()))?,
                 }
                 Ok(Held::Pieces(pieces))
             }
@@ -248,7 +265,7 @@ impl Chunked {
             None => 0,
             _ => return Err(WRONG_SUM),
         };
-        let is_right = start == placed && values.len() == PIECE.min(range.len() - placed);
+        let is_right = start == placed && values.len() == self.piece().min(range.len() - placed);
         if !is_right || values.is_empty() || from == self.rank {
             return Err(WRONG_SUM);
         }
@@ -432,8 +449,32 @@ impl Chunked {
         false
     }
 
+    /// Adds where the numbers of the other member lie, if there are two and all of its numbers have come in one piece; returns whether it was
+    /// so. Whose numbers come first does not matter to the sum of two.
+    fn add_in_place(&mut self) -> bool {
+        let size = self.shape.size();
+        let Parts::Dense(parts) = &mut self.parts else { return false };
+        let (mine, theirs) = match parts.as_mut_slice() {
+            [Some(Held::Whole(mine)), Some(Held::Pieces(theirs))]
+            | [Some(Held::Pieces(theirs)), Some(Held::Whole(mine))] => (mine, theirs),
+            _ => return false,
+        };
+        let Encoded::Dense(mine) = &mine.learned else { return false };
+        let is_whole = theirs.waiting.front().is_some_and(|it| it.len() == size);
+        if !is_whole || mine.len() != size {
+            return false;
+        }
+        let Some(mut total) = theirs.waiting.pop_front() else { return false };
+        add(&mut total, mine);
+        (self.total, self.added, self.parts) = (Some(total), size, Parts::Added);
+        true
+    }
+
     /// Adds pieces that have come from all members, and sends their sums to `far`; returns whether those were all.
     fn add_pieces(&mut self, name: ExchangeName, far: &[WorkerId], effects: &mut Effects) -> bool {
+        if self.add_in_place() {
+            return true;
+        }
         let range = self.added_range();
         while self.added < range.len() {
             let Parts::Dense(parts) = &self.parts else { return false };
@@ -445,7 +486,7 @@ impl Chunked {
                 return false;
             }
             let from = range.start + self.added;
-            let piece = from..range.end.min(from + PIECE);
+            let piece = from..range.end.min(from + self.piece());
             let mut total = std::mem::take(self.total());
             let Parts::Dense(parts) = &self.parts else { return false };
             add_dense(&mut total[piece.clone()], &self.slices(parts, piece.clone()));
@@ -499,7 +540,7 @@ impl Chunked {
             return;
         };
         let before = self.own_range().start;
-        for piece in pieces(range) {
+        for piece in pieces(range, self.piece()) {
             let mut numbers = Vector::pooled(&self.pool, piece.len());
             numbers.copy_from_slice(&total[piece.clone()]);
             let load = Load::Payload(Arc::new(Payload::dense(numbers)));

@@ -334,6 +334,31 @@ fn sums_of_several_pieces_have_the_bits_of_a_meeting_in_one_place() {
 }
 
 #[test]
+fn two_members_add_a_short_vector_where_it_has_come() {
+    let shape = shape(Codec::Dense, PIECE + 77);
+    let entries = dense_entries(2, shape.size(), 7);
+    let name = ExchangeName { view: view(2).name(), exchange: 7 };
+    for rank in [0, 1] {
+        let (me, peer) = (rank as usize, 1 - rank as usize);
+        let Entry::Sum { payload, .. } = &entries[peer] else { panic!("it is a sum") };
+        let Encoded::Dense(theirs) = &payload.learned else { panic!("it is dense") };
+        let theirs = theirs.clone();
+        let place = theirs.as_ptr();
+        let segments = vec![Segment::Floats(theirs), Segment::Floats(Vector::new())];
+        let mut member = Exchanges::new(WorkerId(rank), shape, None);
+        member.enter(Ticket(0), view(2), 7, entries[me].clone());
+        let message = chunk_message(name, shape.size() as u64);
+
+        let effects = member.receive(WorkerId(1 - rank), message, segments).expect("it is right");
+
+        let (_, result) = &effects.done[0];
+        assert_eq!(bits(result), expected(&entries), "rank {rank}");
+        let ExchangeResult::Summed(sum) = result else { panic!("it is a sum") };
+        assert_eq!(sum.gradient.sum.as_ptr(), place, "without memory of its own");
+    }
+}
+
+#[test]
 fn a_peer_can_send_only_so_much_before_this_member_enters() {
     let shape = shape(Codec::Dense, 2 * PIECE + 5);
     let name = ExchangeName { view: view(2).name(), exchange: 7 };
@@ -456,7 +481,7 @@ fn a_notice_that_names_memory_outside_of_the_segment_is_a_violation() {
 
 #[test]
 fn a_board_whose_notices_nobody_reads_fills_up_and_links_take_over() {
-    let shape = shape(Codec::Dense, PIECE + 1);
+    let shape = shape(Codec::Dense, 2 * PIECE + 1);
     let mut members = members(2, shape, Host::All);
     let name = |exchange| ExchangeName { view: view(2).name(), exchange };
     let nothing = Place { is_floats: true, start: 0, len: 0 };
@@ -468,7 +493,7 @@ fn a_board_whose_notices_nobody_reads_fills_up_and_links_take_over() {
     let entry = dense_entries(2, shape.size(), 2000).swap_remove(1);
     let effects = members[1].enter(Ticket(1), view(2), 2000, entry);
 
-    assert_eq!(effects.sends.len(), 2, "by frames instead, one for each piece");
+    assert_eq!(effects.sends.len(), 3, "by frames instead, one for each piece");
     let effects = members[0].look();
     assert!(effects.wrong.is_empty() && members[0].count() == 2, "{:?}", effects.wrong);
 }

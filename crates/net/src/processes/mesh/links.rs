@@ -12,6 +12,7 @@ use paceline_runtime::coordination::Word;
 
 use super::super::link::Link;
 use super::super::message::{Load, PeerMessage, Up, VERSION};
+use super::super::session::Session;
 use super::{
     Conn, Dial, MeshConfig, REDIAL, STRANGER, STRANGER_TIME, STRANGERS_MAX, Serving, Standing,
 };
@@ -66,27 +67,21 @@ impl Serving {
             if self.conns.values().filter(is_stranger).count() < STRANGERS_MAX {
                 let Ok(tls) = self.accept_tls() else { continue };
                 let link = Link::new(stream, tls, STRANGER, self.pool.clone());
-                link.set_timeout(self.config.patience);
+                link.connected(self.config.patience);
                 self.add(link, Standing::Stranger);
             }
         }
     }
 
-    pub(super) fn accept_tls(&self) -> Result<Option<rustls::Connection>, rustls::Error> {
-        let server = self.server.clone().map(rustls::ServerConnection::new).transpose()?;
-        Ok(server.map(rustls::Connection::Server))
+    pub(super) fn accept_tls(&self) -> io::Result<Option<Session>> {
+        self.server.clone().map(Session::server).transpose()
     }
 
-    pub(super) fn dial_tls(
-        &self,
-        who: WorkerId,
-    ) -> Result<Option<rustls::Connection>, rustls::Error> {
+    pub(super) fn dial_tls(&self, who: WorkerId) -> io::Result<Option<Session>> {
         let Some(credentials) = &self.config.security else { return Ok(None) };
         // The name is not sent and not checked: the role in the certificate is.
         let name = rustls::pki_types::ServerName::try_from("paceline").expect("a valid name");
-        let config = Arc::new(peer_client(credentials, who));
-        let client = rustls::ClientConnection::new(config, name)?;
-        Ok(Some(rustls::Connection::Client(client)))
+        Session::client(Arc::new(peer_client(credentials, who)), name).map(Some)
     }
 
     pub(super) fn add(&mut self, mut link: Link, standing: Standing) {

@@ -194,8 +194,8 @@ impl Mesh {
             reads: BTreeMap::new(),
             requests: 0,
             collects: BTreeMap::new(),
-            dirty: BTreeSet::new(),
-            readable: BTreeSet::new(),
+            dirty: Tokens::default(),
+            readable: Tokens::default(),
         };
         let (links, thread) = Links::start(serving)?;
         let woken = links.clone();
@@ -317,8 +317,39 @@ struct Serving {
     requests: u64,
     collects: BTreeMap<u64, Collecting>,
     /// Links that have something to send, and those that may have something to read.
-    dirty: BTreeSet<usize>,
-    readable: BTreeSet<usize>,
+    dirty: Tokens,
+    readable: Tokens,
+}
+
+/// Some links. In most turns it is one of them or none, so that a list without an allocation of its own serves best.
+#[derive(Default)]
+struct Tokens(Vec<usize>);
+
+impl Tokens {
+    fn insert(&mut self, token: usize) {
+        if !self.0.contains(&token) {
+            self.0.push(token);
+        }
+    }
+
+    fn remove(&mut self, token: usize) {
+        self.0.retain(|it| *it != token);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = usize> {
+        self.0.drain(..)
+    }
+
+    /// Those that come next need not be given new memory.
+    fn use_memory_of(&mut self, drained: Tokens) {
+        if self.0.capacity() == 0 {
+            *self = drained;
+        }
+    }
 }
 
 struct Conn {

@@ -7,7 +7,7 @@ use paceline_runtime::edge::News;
 use paceline_runtime::wire::{Framed, Letter};
 
 use super::super::frame::Arrived;
-use super::super::link::{Got, TURN};
+use super::super::link::{Got, TURN, message_of};
 use super::super::message::{Load, PeerMessage, VERSION};
 use super::super::shelves::Waiting;
 use super::links::{hello, shows};
@@ -28,16 +28,18 @@ impl Serving {
     }
 
     pub(super) fn flush(&mut self) {
-        for token in std::mem::take(&mut self.dirty) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for token in dirty.drain() {
             let Some(conn) = self.conns.get_mut(&token) else { continue };
             let has_more = conn.link.write();
             let is_full = conn.link.queued() > QUEUE_MAX + 2 * self.limits.body;
             match has_more {
-                Ok(true) if !is_full => drop(self.dirty.insert(token)),
+                Ok(true) if !is_full => self.dirty.insert(token),
                 Ok(false) if !is_full => {}
                 _ => self.close(token),
             }
         }
+        self.dirty.use_memory_of(dirty);
     }
 
     /// A socket can be read or written.
@@ -55,7 +57,7 @@ impl Serving {
                 return self.close(token);
             }
             conn.standing = Standing::Greeted(who);
-            conn.link.set_timeout(self.config.patience);
+            conn.link.connected(self.config.patience);
             let hello = hello(&self.config, who);
             conn.link.queue(&hello, Load::None);
             self.dirty.insert(token);
@@ -73,9 +75,11 @@ impl Serving {
     /// Reads from all links that may have something, for a turn each; returns whether anything has come.
     pub(super) fn read_all(&mut self) -> bool {
         let mut has_read = false;
-        for token in std::mem::take(&mut self.readable) {
+        let mut readable = std::mem::take(&mut self.readable);
+        for token in readable.drain() {
             has_read |= self.read_for_a_turn(token);
         }
+        self.readable.use_memory_of(readable);
         has_read
     }
 
@@ -84,7 +88,7 @@ impl Serving {
         let mut room = TURN;
         match self.read_turn(token, &mut room) {
             true => self.readable.insert(token),
-            false => self.readable.remove(&token),
+            false => self.readable.remove(token),
         };
         room < TURN
     }
@@ -113,7 +117,7 @@ impl Serving {
 
     /// Takes one frame; `None` if the link must be closed.
     fn receive(&mut self, token: usize, frame: Arrived) -> Option<()> {
-        let message: PeerMessage = frame.message().ok()?;
+        let message = message_of(&frame)?;
         let conn = self.conns.get_mut(&token)?;
         let from = match (conn.standing, &message) {
             (Standing::Peer(who), _) => who,

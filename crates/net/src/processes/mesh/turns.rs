@@ -76,8 +76,6 @@ const GLANCES: usize = 32;
 /// wrong with what wakes them, a job goes on.
 const UNSEEN: Duration = Duration::from_secs(1);
 const UNSEEN_KEPT: Duration = Duration::from_millis(100);
-/// How often a worker tries to have the links, while the other thread is about to let go of them.
-const TRIES: usize = 64;
 
 impl Links {
     /// Starts the thread that serves while the worker does not.
@@ -121,6 +119,15 @@ impl Links {
         self.serving.lock().expect("no holder panics")
     }
 
+    /// Has the other thread let go of the links. A worker that left an exchange to that thread instead would have to wake it, and would find
+    /// the links taken again by the next exchange, and so on.
+    fn lock_soon(&self) -> MutexGuard<'_, Option<Serving>> {
+        self.is_wanted.store(true, Ordering::Relaxed);
+        let serving = self.lock();
+        self.is_wanted.store(false, Ordering::Relaxed);
+        serving
+    }
+
     /// What the thread of the links does.
     fn serve(&self, mut poll: Poll) {
         let mut events = Events::with_capacity(2);
@@ -154,13 +161,9 @@ impl Links {
         }
     }
 
-    /// Enters a short exchange on the worker's own thread; returns the command if the other one serves just now.
+    /// Enters a short exchange on the worker's own thread; returns the command if the links are closed.
     pub fn enter_here(&self, command: Command) -> Option<Command> {
-        let lock = (0..TRIES).find_map(|_| {
-            std::hint::spin_loop();
-            self.serving.try_lock().ok()
-        });
-        let Some(mut serving) = lock else { return Some(command) };
+        let mut serving = self.lock_soon();
         let Some(links) = serving.as_mut() else { return Some(command) };
         self.take_over();
         // What the coordinator ordered before comes first.
@@ -181,9 +184,9 @@ impl Links {
             self.take_over();
             self.serve_here(inbox)
         });
-        let is_done = |flag: &AtomicBool| !flag.load(Ordering::Relaxed);
-        let is_all_done = is_done(&self.has_more) && is_done(&self.has_unsent);
-        if !self.keeps || !is_all_done || found.is_none() {
+        // What can be read may wait until the worker comes back: a peer that is ahead has sent its part of the next sum. Peers wait for what
+        // was not sent.
+        if !self.keeps || self.has_unsent.load(Ordering::Relaxed) || found.is_none() {
             self.hand_back();
         }
         found.or_else(|| inbox.wait())
@@ -198,9 +201,7 @@ impl Links {
         let mut look = Look::begin(was_slow);
         let mut is_slow = false;
         loop {
-            self.is_wanted.store(true, Ordering::Relaxed);
-            let mut serving = self.lock();
-            self.is_wanted.store(false, Ordering::Relaxed);
+            let mut serving = self.lock_soon();
             let links = serving.as_mut()?;
             let found = loop {
                 if let Some(event) = inbox.take() {

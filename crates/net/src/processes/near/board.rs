@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use paceline_learn::kernels::shared::PeerSegment;
 
 use super::super::frame::BYTES;
-use super::super::message::{EntryHead, ExchangeName, Form, PeerMessage};
-use super::super::words::{TAIL_WORDS, of_tail, to_tail};
+use super::super::heads::{self, HEAD_WORDS};
+use super::super::message::PeerMessage;
 
 /// Whether the owner of a segment wants to be woken when there is something for it to read.
 pub const SLEEPS: usize = 0;
@@ -36,8 +36,8 @@ pub struct Place {
 
 /// The most places that a notice names: a quantized payload has norms, levels and buffers.
 pub const PLACES_MAX: usize = 3;
-const PLACES: usize = 8;
-const TAIL: usize = PLACES + 2 * PLACES_MAX;
+const PLACES: usize = 2;
+const HEAD: usize = PLACES + 2 * PLACES_MAX;
 
 /// Writes a notice; its number is the last word.
 pub fn write(words: &[AtomicU64], number: u64, message: &PeerMessage, places: &[Place]) -> bool {
@@ -67,119 +67,52 @@ pub fn read(segment: &PeerSegment, number: u64) -> Option<Option<(PeerMessage, V
 }
 
 pub fn encode(message: &PeerMessage, places: &[Place]) -> Option<[u64; NOTICE_WORDS]> {
-    let (kind, name, form, length, flag, tail) = match message {
-        PeerMessage::Entry { name, entry: EntryHead::Sum { tail, form } } => {
-            (1, name, form, 0, false, Some(tail))
-        }
-        PeerMessage::Chunk { name, tail, form, length, is_free } => {
-            (2, name, form, *length, *is_free, Some(tail))
-        }
-        PeerMessage::Sum { name, form, in_slot, .. } => (3, name, form, 0, *in_slot, None),
-        _ => return None,
-    };
-    let (form_kind, bits, bucket, form_length) = match *form {
-        Form::Dense => (0, 0, 0, 0),
-        Form::Half => (1, 0, 0, 0),
-        Form::Quantized { bits, bucket, length } => (2, bits, bucket, length),
-        Form::Sparse { length } => (3, 0, 0, length),
-    };
-    let mut words = [0; NOTICE_WORDS];
-    words[1] = kind
-        | form_kind << 8
-        | u64::from(flag) << 16
-        | u64::from(bits) << 24
-        | u64::from(bucket) << 32;
-    words[2..5].copy_from_slice(&<[u64; 3]>::from(*name));
-    words[5] = length;
-    words[6] = u64::from(form_length);
     if places.len() > PLACES_MAX {
         return None;
     }
-    words[7] = places.len() as u64;
+    let mut words = [0; NOTICE_WORDS];
+    words[1] = places.len() as u64;
     for (i, place) in places.iter().enumerate() {
         words[PLACES + 2 * i] = place.start as u64;
         words[PLACES + 2 * i + 1] = place.len as u64 | if place.is_floats { 0 } else { BYTES };
     }
-    if let Some(tail) = tail {
-        words[TAIL..TAIL + TAIL_WORDS].copy_from_slice(&of_tail(tail));
-    }
+    words[HEAD..HEAD + HEAD_WORDS].copy_from_slice(&heads::encode(message)?);
     Some(words)
 }
 
 pub fn decode(words: &[u64; NOTICE_WORDS]) -> Option<(PeerMessage, Vec<Place>)> {
-    let name = ExchangeName::from([words[2], words[3], words[4]]);
-    let flag = words[1] >> 16 & 1 == 1;
-    let (bits, bucket) = ((words[1] >> 24) as u8, (words[1] >> 32) as u32);
-    let length = u32::try_from(words[6]).ok()?;
-    let form = match words[1] >> 8 & 0xff {
-        0 => Form::Dense,
-        1 => Form::Half,
-        2 => Form::Quantized { bits, bucket, length },
-        3 => Form::Sparse { length },
-        _ => return None,
-    };
-    let count = usize::try_from(words[7]).ok().filter(|count| *count <= PLACES_MAX)?;
+    let count = usize::try_from(words[1]).ok().filter(|count| *count <= PLACES_MAX)?;
     let mut places = Vec::with_capacity(count);
     for i in 0..count {
         let (start, len) = (words[PLACES + 2 * i], words[PLACES + 2 * i + 1]);
         let (start, is_floats) = (usize::try_from(start).ok()?, len & BYTES == 0);
         places.push(Place { is_floats, start, len: usize::try_from(len & !BYTES).ok()? });
     }
-    let tail = || to_tail(std::array::from_fn(|i| words[TAIL + i]));
-    let message = match words[1] & 0xff {
-        1 => PeerMessage::Entry { name, entry: EntryHead::Sum { tail: tail(), form } },
-        2 => PeerMessage::Chunk { name, tail: tail(), form, length: words[5], is_free: flag },
-        3 => PeerMessage::Sum { name, form, in_slot: flag },
-        _ => return None,
-    };
+    let message = heads::decode(&std::array::from_fn(|i| words[HEAD + i]))?;
     Some((message, places))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use paceline_runtime::view::ViewName;
-    use paceline_runtime::wire::{Extra, Tail};
 
+    use super::super::super::message::{ExchangeName, Form};
     use super::*;
 
     #[test]
     fn notices_come_out_as_they_went_in() {
         let name = ExchangeName { view: ViewName { incarnation: 3, number: 9 }, exchange: 70 };
-        let tail = Tail {
-            plan: 1,
-            samples: 2,
-            loss_sum: -0.5,
-            weight: Some(2.5),
-            version: 4,
-            compute: Duration::from_nanos(123_456_789_012),
-            extra: Extra::Value(f64::INFINITY),
-            stop: true,
-            save: 5,
-            digest: u64::MAX,
-        };
         let places = [
             Place { is_floats: true, start: 4096, len: 77 },
             Place { is_floats: false, start: 1 << 40, len: 3 },
             Place { is_floats: true, start: 0, len: 0 },
         ];
-        let form = Form::Quantized { bits: 7, bucket: u32::MAX, length: 12 };
-        let messages = [
-            PeerMessage::Chunk { name, tail: tail.clone(), form, length: 1 << 33, is_free: true },
-            PeerMessage::Entry {
-                name,
-                entry: EntryHead::Sum { tail, form: Form::Sparse { length: 8 } },
-            },
-            PeerMessage::Sum { name, form: Form::Half, in_slot: false },
-        ];
-        for message in messages {
-            for count in 0..=PLACES_MAX {
-                let words = encode(&message, &places[..count]).expect("it can be written");
-                let (again, found) = decode(&words).expect("it can be read");
-                assert_eq!(format!("{again:?}"), format!("{message:?}"));
-                assert_eq!(found, places[..count]);
-            }
+        let message = PeerMessage::Sum { name, form: Form::Half, in_slot: true };
+        for count in 0..=PLACES_MAX {
+            let words = encode(&message, &places[..count]).expect("it can be written");
+            let (again, found) = decode(&words).expect("it can be read");
+            assert_eq!(format!("{again:?}"), format!("{message:?}"));
+            assert_eq!(found, places[..count]);
         }
     }
 
@@ -193,8 +126,9 @@ mod tests {
         }
         let mut words = [0; NOTICE_WORDS];
         assert!(decode(&words).is_none(), "no kind");
-        words[1] = 1;
-        words[7] = PLACES_MAX as u64 + 1;
+        words[HEAD] = 3;
+        assert!(decode(&words).is_some());
+        words[1] = PLACES_MAX as u64 + 1;
         assert!(decode(&words).is_none(), "too many places");
     }
 }
