@@ -6,14 +6,20 @@ use libfuzzer_sys::fuzz_target;
 use paceline_fuzz::within;
 use paceline_learn::kernels::Pool;
 use paceline_net::processes::frame::{
-    Arrived, Decoder, FrameReader, Limits, Segment, Slice, bytes_of, write_frame,
+    Arrived, Decoder, FrameReader, Limits, Segment, Slice, WORDS, bytes_of, encode_words, write_frame,
 };
 use serde_json::Value;
 
 const LIMITS: Limits = Limits { head: 1 << 16, body: 1 << 16 };
 
-/// A message, if it is one that JSON can hold, and its segments as bytes.
-type Frame = (Option<Value>, Vec<(bool, Vec<u8>)>);
+/// A message, if it is words or one that JSON can hold, and its segments as bytes.
+type Frame = (Option<Message>, Vec<(bool, Vec<u8>)>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Message {
+    Named(Value),
+    Words([u64; WORDS]),
+}
 
 fuzz_target!(|data: &[u8]| {
     let Some((step, data)) = data.split_first() else { return };
@@ -28,8 +34,15 @@ fuzz_target!(|data: &[u8]| {
             let slices = segments.iter().zip(&floats).map(|((is_floats, bytes), floats)| {
                 if *is_floats { Slice::Floats(floats) } else { Slice::Bytes(bytes) }
             });
+            let slices: Vec<Slice<'_>> = slices.collect();
             let mut again = vec![];
-            write_frame(&mut again, &message, &slices.collect::<Vec<_>>()).expect("memory");
+            match &message {
+                Message::Named(value) => write_frame(&mut again, value, &slices).expect("memory"),
+                Message::Words(words) => {
+                    again = encode_words(words, &slices, 0).expect("it had no more segments");
+                    slices.iter().for_each(|it| again.extend_from_slice(bytes_of(*it)));
+                }
+            }
             assert_eq!(decoded(&again, again.len()), (vec![(Some(message), segments)], false));
         }
     });
@@ -40,7 +53,8 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 fn frame(arrived: Arrived) -> Frame {
-    let message = arrived.message().ok();
+    let named = || arrived.message().ok().map(Message::Named);
+    let message = arrived.words().map(Message::Words).or_else(named);
     let segments = arrived.segments.iter().map(|segment| match segment {
         Segment::Floats(floats) => (true, bytes_of(Slice::Floats(floats)).to_vec()),
         Segment::Bytes(bytes) => (false, bytes.clone()),

@@ -14,7 +14,7 @@ use paceline_coordinator::fuzzing::{Down as Told, Up as Said, batch, begin, reco
 use paceline_coordinator::{Admitted, Answer, Described, FileHead, Join, Look, Peer};
 use paceline_identity::{Authority, Digest, JobName, Key, Name, Nonce, Role, Tokens};
 use paceline_learn::{OptimizerState, Rescale, Rescaler, Vector};
-use paceline_net::processes::frame::{Slice, write_frame};
+use paceline_net::processes::frame::{Slice, WORDS, bytes_of, encode_words, write_frame};
 use paceline_net::processes::fuzzing::encode_notice;
 use paceline_net::processes::message::{
     Conclude, Down, EntryHead, ExchangeName, Form, JobText, PackedSnapshot, PeerMessage, Up,
@@ -234,6 +234,10 @@ fn peers() {
         let segments = [Slice::Floats(&[1.5, f32::NAN]), Slice::Bytes(b"abc")];
         write_frame(&mut frame, message, &segments[..i % 3]).expect("memory");
         write("frame", &i.to_string(), &frame);
+        let words = std::array::from_fn::<u64, WORDS, _>(|word| (word * i) as u64);
+        let mut frame = [vec![3], encode_words(&words, &segments[..i % 3], 0).expect("few")].concat();
+        segments[..i % 3].iter().for_each(|it| frame.extend_from_slice(bytes_of(*it)));
+        write("frame", &format!("words-{i}"), &frame);
     }
 }
 

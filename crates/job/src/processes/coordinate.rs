@@ -26,7 +26,7 @@ use serde_json::Value;
 use super::join::RESUMED;
 use super::remote::{RemoteConfig, RemoteRun, TokenFile, store};
 use super::wishes::Wishes;
-use super::{GATHERING, OnProcesses, conclusion};
+use super::{GATHERING, OnProcesses, conclusion, version};
 use crate::checkpoint::{Checkpoint, Writer, void_lock};
 use crate::config::Job;
 use crate::error::{Error, RunError};
@@ -215,7 +215,7 @@ impl Coordinating {
             done: done_before.clone(),
             elapsed,
             check_facts: Box::new(move |first, facts| checks.check(first, facts)),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: version(),
             authority,
             grace: GRACE.min(patience / 4),
         };

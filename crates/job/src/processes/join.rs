@@ -22,7 +22,7 @@ use super::clock_error::ToldError;
 use super::orphan::{Orphan, SharedOrphan};
 use super::own::{Addresses, common_initial};
 use super::worker::{Life, listen, prepare, spawn};
-use super::{Note, WorkerSignals};
+use super::{Note, WorkerSignals, version};
 use crate::config::Job;
 use crate::error::{Error, RunError};
 use crate::facts::Facts;
@@ -109,14 +109,13 @@ fn join_as(
 ) -> Result<(), Error> {
     let JoinOptions { coordinator, token, signals, .. } = &options;
     let JoinOptions { advertise, insecure, say, .. } = options;
-    let version = env!("CARGO_PKG_VERSION");
     let failed = |error: ClientError| RunError::Join { why: error.to_string() };
     let mut proof = Proof::Token(token.clone());
     let mut known: Option<Known> = None;
     let mut short_lives = 0;
     let coordinators = Coordinators::new(coordinator.split(',').map(str::to_owned));
     loop {
-        let invitation = Invitation::new(&coordinators, proof.clone(), version, insecure);
+        let invitation = Invitation::new(&coordinators, proof.clone(), &version(), insecure);
         let described = match invitation.look(FIRST_WORD) {
             Err(error) if error.is_passing() => {
                 say(&format!("{error}; trying for {} s", FIRST_WAIT.as_secs()));

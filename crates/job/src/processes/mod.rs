@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
-use paceline_net::processes::message::{Conclude, JobText, PackedSnapshot, Saves, Secret};
+use paceline_net::processes::message::{Conclude, JobText, PackedSnapshot, Saves, Secret, VERSION};
 use paceline_runtime::coordination::{Collected, Coordination, Rules};
 use paceline_runtime::edge::ClusterOutput;
 use paceline_runtime::wire::Shelf;
@@ -69,6 +69,12 @@ pub struct ProcessOptions {
     pub patience: Duration,
     /// Gets the system's id of every process that is started.
     pub started: Option<Sender<u32>>,
+}
+
+/// What a worker and its coordinator must have in common: the program's version, and that of what its processes say to each other, which two
+/// builds of one version may not share.
+fn version() -> String {
+    format!("{} (messages {VERSION})", env!("CARGO_PKG_VERSION"))
 }
 
 /// The longest time that workers which join or leave together may be apart.

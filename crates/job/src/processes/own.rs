@@ -15,6 +15,8 @@ use paceline_runtime::WorkerId;
 use crate::config::Job;
 use crate::error::{Error, RunError};
 
+use super::version;
+
 const WAIT: Duration = Duration::from_secs(30);
 /// The first worker offers its parameters at once, the next one after this time, if there are none yet, and so on, up to the longest.
 const OFFERS_AFTER: Duration = Duration::from_secs(5);
@@ -38,9 +40,9 @@ impl Addresses {
 
 /// The job of a coordinator, as somebody sees it who may join.
 pub fn described(coordinator: &str, token: &Token, insecure: bool) -> Result<Job, Error> {
-    let (proof, version) = (Proof::Token(token.clone()), env!("CARGO_PKG_VERSION"));
+    let proof = Proof::Token(token.clone());
     let coordinators = Coordinators::new(coordinator.split(',').map(str::to_owned));
-    let invitation = Invitation::new(&coordinators, proof, version, insecure);
+    let invitation = Invitation::new(&coordinators, proof, &version(), insecure);
     let failed = |error: ClientError| RunError::Join { why: error.to_string() };
     let described = invitation.look(WAIT).map_err(failed)?;
     let unreadable = |error: serde_json::Error| RunError::JobUnreadable { why: error.to_string() };
