@@ -19,9 +19,17 @@ use super::{
 
 impl Serving {
     pub(super) fn next_wake(&self) -> Option<Instant> {
+        if self.has_only_peers() {
+            return self.accept_again;
+        }
         let dials = self.dials.values().filter_map(|dial| dial.again);
         let new = self.conns.values().filter_map(|conn| self.gives_up_at(conn));
         dials.chain(new).chain(self.accept_again).min()
+    }
+
+    /// Whether all connections are links to peers, and nobody is to be dialled.
+    fn has_only_peers(&self) -> bool {
+        self.dials.is_empty() && self.conns.len() == self.by_peer.len()
     }
 
     /// When a connection to or from nobody known is closed. A peer that does not answer a dial within the patience is out of
@@ -97,8 +105,7 @@ impl Serving {
         if self.accept_again.take_if(|at| *at <= Instant::now()).is_some() {
             self.accept();
         }
-        if self.dials.is_empty() && self.conns.len() == self.by_peer.len() {
-            // All connections are links to peers.
+        if self.has_only_peers() {
             return;
         }
         let now = Instant::now();

@@ -139,6 +139,7 @@ impl Links {
             let mut look = Look::begin(false);
             loop {
                 let turn = links.turn();
+                links.tell_all();
                 if turn.happens {
                     look.again();
                 }
@@ -172,7 +173,7 @@ impl Links {
         links.flush();
         links.tell_all();
         self.leave(links);
-        if links.wakes_sooner() {
+        if links.is_sooner(links.next_wake()) {
             self.wake();
         }
         None
@@ -219,9 +220,15 @@ impl Links {
                         turn
                     }
                 };
+                // What was told before is in the inbox, which is empty: this is the next event, and need not go through it.
+                let first = links.first_told();
+                links.tell_all();
                 if links.has_ended {
                     self.wake();
-                    return None;
+                    return first;
+                }
+                if first.is_some() {
+                    break first;
                 }
                 if turn.happens || turn.is_full {
                     look.again();
@@ -233,8 +240,8 @@ impl Links {
                 }
             };
             self.leave(links);
-            let is_sooner = links.wakes_sooner();
             let wakes_at = links.next_wake();
+            let is_sooner = links.is_sooner(wakes_at);
             drop(serving);
             let timeout = Some(until(wakes_at, UNSEEN));
             let found = found.or_else(|| {
@@ -316,7 +323,6 @@ impl Serving {
         self.dial_due();
         self.read_all();
         self.flush();
-        self.tell_all();
         let is_full = was_interrupted || count == EVENTS || self.has_more();
         Turn { happens: count > 0 || has_obeyed || is_busy, is_full }
     }
@@ -343,13 +349,12 @@ impl Serving {
             has_read |= self.read_for_a_turn(token);
         }
         self.flush();
-        self.tell_all();
         Turn { happens: has_obeyed || is_told || has_read, is_full: self.has_more() }
     }
 
-    /// Whether something must be done before the thread of the links wakes on its own.
-    fn wakes_sooner(&self) -> bool {
-        self.next_wake().is_some_and(|at| self.wakes_at.is_none_or(|set| at < set))
+    /// Whether the thread of the links does not wake on its own by this time.
+    fn is_sooner(&self, at: Option<Instant>) -> bool {
+        at.is_some_and(|at| self.wakes_at.is_none_or(|set| at < set))
     }
 
     /// Writes as much as the sockets take.
@@ -376,6 +381,10 @@ impl Serving {
 
     fn looks(&self) -> Looks {
         self.exchanges.looks(&self.view)
+    }
+
+    fn first_told(&mut self) -> Option<Event> {
+        (!self.told.is_empty()).then(|| self.told.remove(0))
     }
 
     /// Tells the worker what has happened. It is told at the end of a turn: woken earlier, it would find the links taken.
