@@ -20,8 +20,6 @@ pub struct Session {
     /// What was read, and the part of it that the session has not taken.
     incoming: Vec<u8>,
     unread: Range<usize>,
-    /// Whether that part may hold a whole record.
-    has_record: bool,
     /// What was decrypted and had no room where it was to go.
     rest: Vec<u8>,
     given: usize,
@@ -54,8 +52,6 @@ enum Step {
 /// Memory for what is read: at first, which a whole handshake fits into, and on links that fill it.
 const AHEAD: usize = 64 << 10;
 const AHEAD_MAX: usize = 256 << 10;
-/// What is encrypted before it is handed to the system.
-const WRITTEN: usize = 1 << 20;
 
 impl Session {
     pub fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> io::Result<Session> {
@@ -76,7 +72,6 @@ impl Session {
             side,
             incoming: vec![0; AHEAD],
             unread: 0..0,
-            has_record: false,
             rest: vec![],
             given: 0,
             outgoing: vec![],
@@ -133,7 +128,7 @@ impl Session {
         }
     }
 
-    /// Takes as many bytes as it can; `WouldBlock` if none.
+    /// Encrypts these bytes, which are no more than those of a link's turn; `WouldBlock` if it cannot send any now.
     pub fn write(
         &mut self,
         stream: &mut TcpStream,
@@ -143,17 +138,14 @@ impl Session {
         if !self.is_ready {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let mut taken = 0;
-        for piece in pieces {
-            let some = &piece[..piece.len().min(WRITTEN - taken)];
-            while !some.is_empty() && !matches!(self.step(&mut [], some)?, Step::Encrypted) {
+        for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+            while !matches!(self.step(&mut [], piece)?, Step::Encrypted) {
                 if self.is_closed {
                     return Err(io::ErrorKind::BrokenPipe.into());
                 }
             }
-            taken += some.len();
         }
-        Ok(taken)
+        Ok(pieces.iter().map(|piece| piece.len()).sum())
     }
 
     /// Sends what was encrypted; `WouldBlock` if the socket does not take all of it.
@@ -192,10 +184,8 @@ impl Session {
         if self.is_closed {
             return Ok(Step::Closed);
         }
-        // To encrypt, the session need not see records that wait to be read: they would be decrypted before anybody has memory for them.
-        // Behind a record of data there is no part of a handshake message of which it would have to see the beginning again.
-        let shown = if plain.is_empty() || !self.has_record { self.unread.clone() } else { 0..0 };
-        let incoming = &mut self.incoming[shown];
+        // It sees all that waits also if it is to encrypt, and then may decrypt some of it before: it remembers places in these bytes.
+        let incoming = &mut self.incoming[self.unread.clone()];
         let mut out = Out {
             into,
             plain,
@@ -209,16 +199,13 @@ impl Session {
         };
         self.unread.start += discarded;
         match step {
-            Step::Decrypted(_) => self.has_record = true,
             Step::Waits | Step::Encrypted => {
-                // It waits for the peer's first flight, or can encrypt from now on.
                 let is_ready = !self.is_handshaking();
                 self.has_news |= is_ready && !self.is_ready;
                 self.is_ready = is_ready;
-                self.has_record &= matches!(step, Step::Encrypted);
             }
             Step::Closed => self.is_closed = true,
-            Step::Done => {}
+            Step::Decrypted(_) | Step::Done => {}
         }
         Ok(step)
     }

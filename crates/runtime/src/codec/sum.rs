@@ -69,24 +69,13 @@ impl Adding {
                 self.first = Some(first);
                 return;
             };
-            // A part is copied if its member keeps it, to enter again should another member be lost. Two numbers have one sum, whichever of
-            // them comes first, so that of two dense parts the other one may be the one to add to.
             let form = Form::of(&first);
-            let is_kept = form.kind == Kind::Dense && Arc::strong_count(&first) > 1;
-            let (into, other) = if is_kept { (second, first) } else { (first, second) };
-            assert_eq!(Form::of(&into), form, "{ALIKE}");
-            self.total = Some((form, Arc::unwrap_or_clone(into).into_vector()));
-            self.add(&[other]);
+            assert_eq!(Form::of(&second), form, "{ALIKE}");
+            self.total = Some((form, add_two(first, second)));
         }
-        self.add(ready.as_slice());
-    }
-
-    fn add(&mut self, parts: &[Arc<Payload>]) {
         let Some((form, total)) = &mut self.total else { return };
-        assert!(parts.iter().all(|part| Form::of(part) == *form), "{ALIKE}");
-        for (i, into) in total.chunks_mut(BLOCK).enumerate() {
-            parts.iter().for_each(|part| part.add_chunk(i * BLOCK, into));
-        }
+        assert!(ready.as_slice().iter().all(|part| Form::of(part) == *form), "{ALIKE}");
+        add_all(total, ready.as_slice());
     }
 
     /// The sum, once all members have entered; empty if no member had anything to add.
@@ -119,6 +108,31 @@ impl Adding {
     fn total(self) -> Option<(Form, Vector)> {
         let only = |part: Arc<Payload>| (Form::of(&part), Arc::unwrap_or_clone(part).into_vector());
         self.total.or_else(|| self.first.map(only))
+    }
+}
+
+fn add_all(total: &mut Vector, parts: &[Arc<Payload>]) {
+    for (i, into) in total.chunks_mut(BLOCK).enumerate() {
+        parts.iter().for_each(|part| part.add_chunk(i * BLOCK, into));
+    }
+}
+
+/// The sum of two parts, whichever comes first. It takes the memory of one whose member does not keep it, to enter again should another member
+/// be lost.
+fn add_two(first: Arc<Payload>, second: Arc<Payload>) -> Vector {
+    match &first.learned {
+        Encoded::Dense(learned) if Arc::strong_count(&first) > 1 => {
+            let mut total = Arc::unwrap_or_clone(second).into_vector();
+            let (into, buffers) = total.split_at_mut(learned.len());
+            add(into, learned);
+            add(buffers, &first.buffers);
+            total
+        }
+        _ => {
+            let mut total = Arc::unwrap_or_clone(first).into_vector();
+            add_all(&mut total, &[second]);
+            total
+        }
     }
 }
 

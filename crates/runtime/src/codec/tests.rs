@@ -211,16 +211,24 @@ fn dense_moves_the_vector_and_keeps_its_bits() {
 fn dense_parts_that_are_read_once_give_the_bits_of_a_sum_in_rank_order() {
     for members in 1..=6 {
         let parts: Vec<Vector> = (0..members).map(|seed| noise(seed, 9000)).collect();
-        let mut adding = Adding::new(parts.len());
-        for (rank, part) in parts.iter().enumerate() {
-            adding.enter(rank, Arc::new(Payload::dense(part.clone())));
-        }
-        let expected = adding.finish(&mut Dice::keyed(&[0]));
-
         let mut sum = Vector::filled(7.0, 9000);
         add_dense(&mut sum, &parts.iter().map(Vector::as_slice).collect::<Vec<_>>());
 
-        assert_eq!(bits_of(&sum), bits_of(&expected), "{members} parts");
+        // Whether members keep their parts, and in which order they come, does not matter.
+        for (keeps, turns) in [(false, 0), (true, 0), (true, 1), (true, members as usize - 1)] {
+            let payloads = parts.iter().map(|part| Arc::new(Payload::dense(part.clone())));
+            let payloads: Vec<Arc<Payload>> = payloads.collect();
+            let kept = keeps.then(|| payloads[0].clone());
+            let mut adding = Adding::new(parts.len());
+            let mut in_turn: Vec<(usize, Arc<Payload>)> =
+                payloads.into_iter().enumerate().collect();
+            in_turn.rotate_left(turns.min(parts.len() - 1));
+            in_turn.into_iter().for_each(|(rank, part)| adding.enter(rank, part));
+            let total = adding.finish(&mut Dice::keyed(&[0]));
+            assert!(bits_of(&sum) == bits_of(&total), "{members} parts, kept: {keeps}, {turns}");
+            let is_untouched = |it: Arc<Payload>| bits_of(&it.decode()) == bits_of(&parts[0]);
+            assert!(kept.is_none_or(is_untouched));
+        }
     }
 }
 

@@ -229,15 +229,19 @@ fn tag(record: &Record) -> u8 {
 
 /// A short name for a replica's exact bits.
 pub fn fingerprint(params: &[f32]) -> u64 {
-    params.iter().fold(params.len() as u64, |hash, x| mix(hash ^ u64::from(x.to_bits())))
+    params.iter().fold(params.len() as u64, |hash, x| mix(hash ^ bits(*x)))
+}
+
+/// All that are not numbers count as one: which bits their sum has depends on the order in which a processor happens to add two of them.
+fn bits(x: f32) -> u64 {
+    u64::from(if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
 }
 
 /// A checksum of a vector's bits at memory speed: eight independent chains hide the latency of a multiplication.
 pub fn checksum(values: &[f32]) -> u64 {
     const CHAINS: usize = 8;
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let step =
-        |chain: u64, x: f32| (chain.rotate_left(23) ^ u64::from(x.to_bits())).wrapping_mul(FACTOR);
+    let step = |chain: u64, x: f32| (chain.rotate_left(23) ^ bits(x)).wrapping_mul(FACTOR);
     let mut chains = [values.len() as u64; CHAINS];
     let mut blocks = values.chunks_exact(CHAINS);
     for block in &mut blocks {
@@ -249,4 +253,26 @@ pub fn checksum(values: &[f32]) -> u64 {
         *chain = step(*chain, *x);
     }
     chains.into_iter().fold(0, |hash, chain| mix(hash ^ chain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_differ_by_any_bit_of_a_number_and_by_none_of_what_is_not_one() {
+        let numbers: Vec<f32> = (0..21).map(|i| i as f32 - 3.5).collect();
+        for i in 0..numbers.len() {
+            let with = |bits: u32| {
+                let mut other = numbers.clone();
+                other[i] = f32::from_bits(bits);
+                (checksum(&other), fingerprint(&other))
+            };
+            let same = with(numbers[i].to_bits());
+            let other = with(numbers[i].to_bits() ^ 1);
+            assert!(same.0 != other.0 && same.1 != other.1, "number {i}");
+            assert_eq!(with(0xffc0_0000), with(0x7fc0_1234), "number {i}");
+            assert_ne!(with(0x7fc0_0000), same, "number {i}");
+        }
+    }
 }

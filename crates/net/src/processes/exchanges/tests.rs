@@ -352,7 +352,7 @@ fn two_members_add_a_short_vector_where_it_has_come() {
         let effects = member.receive(WorkerId(1 - rank), message, segments).expect("it is right");
 
         let (_, result) = &effects.done[0];
-        assert_eq!(bits(result), expected(&entries), "rank {rank}");
+        assert!(bits(result) == expected(&entries), "rank {rank}");
         let ExchangeResult::Summed(sum) = result else { panic!("it is a sum") };
         assert_eq!(sum.gradient.sum.as_ptr(), place, "without memory of its own");
     }

@@ -187,7 +187,8 @@ impl Links {
         });
         // What can be read may wait until the worker comes back: a peer that is ahead has sent its part of the next sum. Peers wait for what
         // was not sent.
-        if !self.keeps || self.has_unsent.load(Ordering::Relaxed) || found.is_none() {
+        let keeps = self.keeps && self.is_served_here.load(Ordering::Relaxed);
+        if !keeps || self.has_unsent.load(Ordering::Relaxed) || found.is_none() {
             self.hand_back();
         }
         found.or_else(|| inbox.wait())
