@@ -42,16 +42,15 @@ pub fn run_on_ranks(
         (Ok(()), 0) => lead(&ranks, options, run),
         (Ok(()), _) => follow(&ranks, options, recipes),
     };
-    match Arc::try_unwrap(ranks) {
-        Ok(ranks) => ranks.end(),
+    // Ranks end together. What is wrong is said before: a launcher ends the first rank when another one has failed.
+    let ended = ended.map_err(say_why);
+    match (Arc::try_unwrap(ranks), ended) {
+        (Ok(ranks), _) => ranks.end(),
         // A thread that waits for a lost rank has it: the process ends with the thread.
-        Err(ranks) if ended.is_err() => {
-            let code = say_why(ended);
-            ranks.watch().abort(code)
-        }
-        Err(_) => {}
+        (Err(ranks), Err(code)) => ranks.watch().abort(code),
+        (Err(_), Ok(())) => {}
     }
-    ended
+    ended.map_err(|code| CliError::Silent { code })
 }
 
 /// Whether all ranks run the same version with the same arguments.
@@ -99,7 +98,7 @@ fn lead(
     let ended = run(Place { name: "MPI ranks", workers, can_lose_members: false, train });
     if has_failed.load(Ordering::SeqCst) {
         // Other ranks may wait for one that is gone.
-        let code = say_why(ended);
+        let code = ended.map_or_else(say_why, |()| 0);
         ranks.watch().abort(code);
     }
     if let Err(error) = &ended {
@@ -109,22 +108,22 @@ fn lead(
 }
 
 /// Says why the command failed; returns its exit code.
-fn say_why(ended: CliResult) -> u8 {
-    match ended {
-        Ok(()) | Err(CliError::PipeClosed) => 0,
-        Err(CliError::Usage(error)) => {
+fn say_why(error: CliError) -> u8 {
+    match error {
+        CliError::PipeClosed => 0,
+        CliError::Usage(error) => {
             say_error(error);
             2
         }
-        Err(CliError::Failed(error)) => {
+        CliError::Failed(error) => {
             say_error(error);
             1
         }
-        Err(CliError::Stopped { code, message }) => {
+        CliError::Stopped { code, message } => {
             say(&message);
             code
         }
-        Err(CliError::Silent { code }) => code,
+        CliError::Silent { code } => code,
     }
 }
 

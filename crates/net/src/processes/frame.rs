@@ -169,9 +169,9 @@ const ALIGNED: usize = 64;
 /// Few heads are longer than this.
 const USUAL: usize = 256;
 
-/// Header and head of a message whose segments follow. `room`: for so many bytes that the caller appends.
-pub fn encode<M: Serialize>(message: &M, segments: &[Slice<'_>], room: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(USUAL + room);
+/// Header and head of a message whose segments follow.
+pub fn encode<M: Serialize>(message: &M, segments: &[Slice<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(USUAL);
     bytes.extend(MAGIC);
     bytes.extend([0; 4]);
     // Two values in a row: borrowing the message in a struct would need a copy of its type.
@@ -184,7 +184,7 @@ pub fn encode<M: Serialize>(message: &M, segments: &[Slice<'_>], room: usize) ->
     bytes
 }
 
-/// Header and head of a message of words; `None` if it has too many segments.
+/// Header and head of a message of words; `None` if it has too many segments. `room`: for so many bytes that the caller appends.
 pub fn encode_words(
     message: &[u64; WORDS],
     segments: &[Slice<'_>],
@@ -469,7 +469,7 @@ pub fn write_frame<M: Serialize>(
     message: &M,
     segments: &[Slice<'_>],
 ) -> io::Result<()> {
-    to.write_all(&encode(message, segments, 0))?;
+    to.write_all(&encode(message, segments))?;
     segments.iter().try_for_each(|segment| to.write_all(bytes_of(*segment)))?;
     to.flush()
 }
@@ -622,7 +622,7 @@ mod tests {
     #[test]
     fn lengths_are_refused_before_anything_is_allocated() {
         let lie = [&MAGIC[..], &u32::MAX.to_le_bytes()].concat();
-        let huge = encode(&"m", &[], 0);
+        let huge = encode(&"m", &[]);
         let kinds = rmp_serde::to_vec(&vec![Kind::Floats(u64::MAX / 2)]).expect("plain data");
         let mut body = huge[..4].to_vec();
         body.extend((kinds.len() as u32).to_le_bytes());

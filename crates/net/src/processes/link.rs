@@ -122,9 +122,10 @@ impl Link {
             words[..HEAD_WORDS].copy_from_slice(&head);
             encode_words(&words, &slices, room)
         });
-        let mut head = words.unwrap_or_else(|| encode(message, &slices, room));
+        let mut head = words.unwrap_or_else(|| encode(message, &slices));
         let bytes = head.len() + body;
         if is_joined {
+            head.reserve_exact(body);
             slices.iter().for_each(|slice| head.extend_from_slice(bytes_of(*slice)));
         }
         drop(slices);
