@@ -39,12 +39,12 @@ enum Side {
 
 /// What came of a step.
 enum Step {
-    /// So many bytes were decrypted into the memory that was given.
+    /// The session has decrypted a record; this count of its bytes is in the caller's memory, the rest in `Session::rest`.
     Decrypted(usize),
     Encrypted,
-    /// Something was done; there may be more to do.
+    /// The session took part in a handshake. Another step may follow at once.
     Done,
-    /// Nothing more can be done with what was read.
+    /// The session needs more bytes from the peer.
     Waits,
     Closed,
 }

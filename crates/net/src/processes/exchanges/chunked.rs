@@ -98,7 +98,7 @@ pub const PIECE: usize = 128 << 10;
 /// Two members give each other at most this many in one piece: the sum then takes the place of what has come.
 const WHOLE: usize = 256 << 10;
 
-/// How many numbers a piece of a vector has that so many members add.
+/// The length of a piece, in numbers, when `members` members add vectors of `size` numbers over links.
 pub fn piece_of(size: usize, members: usize) -> usize {
     if members == 2 && size <= WHOLE { WHOLE } else { PIECE }
 }
