@@ -66,18 +66,22 @@ pub fn authority_client(
     }
 }
 
-/// For links that peers dial. `is_member` is asked at every handshake.
+/// For links that peers dial. `is_member` is asked at every handshake. Links encrypt by themselves with the keys of a handshake, so that they may take
+/// them out of rustls.
 pub fn peer_server(credentials: &Credentials, is_member: IsMember) -> ServerConfig {
-    server(
-        credentials,
-        Workers { trust: credentials.trust().clone(), is_member, is_mandatory: true },
-    )
+    let verifier = Workers { trust: credentials.trust().clone(), is_member, is_mandatory: true };
+    let mut config = server(credentials, verifier);
+    config.enable_secret_extraction = true;
+    config
 }
 
 /// For a link to this peer.
 pub fn peer_client(credentials: &Credentials, peer: WorkerId) -> ClientConfig {
     let expected = Expected::Role(credentials.trust().clone(), Role::Worker(peer));
-    client(expected).with_client_cert_resolver(Arc::new(credentials.clone())).into_config()
+    let config = client(expected).with_client_cert_resolver(Arc::new(credentials.clone()));
+    let mut config = config.into_config();
+    config.enable_secret_extraction = true;
+    config
 }
 
 fn server(credentials: &Credentials, verifier: Workers) -> ServerConfig {

@@ -16,6 +16,7 @@ mod mesh;
 pub mod message;
 mod near;
 pub mod pipe;
+mod records;
 mod session;
 mod shelves;
 mod wire;

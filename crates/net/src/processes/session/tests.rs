@@ -1,0 +1,261 @@
+//! Sessions over real sockets: with each other, with rustls, and with strangers.
+
+use std::net::{Shutdown, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
+
+use paceline_identity::{
+    Authority, Credentials, JobName, Key, Name, Nonce, Role, peer_client, peer_server,
+};
+use paceline_learn::Dice;
+use paceline_runtime::WorkerId;
+
+use super::*;
+
+struct End {
+    stream: TcpStream,
+    session: Session,
+    sent: usize,
+    got: Vec<u8>,
+}
+
+fn streams() -> [TcpStream; 2] {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there is a port");
+    let address = listener.local_addr().expect("it is bound");
+    let one = std::net::TcpStream::connect(address).expect("it listens");
+    let other = listener.accept().expect("somebody has dialled").0;
+    [one, other].map(|it| {
+        it.set_nonblocking(true).expect("it is a socket");
+        TcpStream::from_std(it)
+    })
+}
+
+fn any_name() -> ServerName<'static> {
+    ServerName::try_from("paceline").expect("a valid name")
+}
+
+fn credentials() -> [Credentials; 2] {
+    let now = SystemTime::now();
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("paceline-session-{}-{count}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let authority = Authority::open(&path, now).expect("it can be written");
+    std::fs::remove_file(&path).expect("it was written");
+    let job = JobName::try_from("tested".to_owned()).expect("a name");
+    [0, 1].map(|who| {
+        let (key, role) = (Key::generate(), Role::Worker(WorkerId(who)));
+        let name = Name { job: job.clone(), role };
+        let certificate = authority.issue(&name, &key.request(Nonce::random()), now);
+        Credentials::new(key, certificate, authority.trust(job.clone())).expect("they fit")
+    })
+}
+
+fn ends() -> [End; 2] {
+    let [zero, one] = credentials();
+    let server = Arc::new(peer_server(&zero, Arc::new(|_| true)));
+    let client = Session::client(Arc::new(peer_client(&one, WorkerId(0))), any_name());
+    let sessions = [Session::server(server), client].map(|it| it.expect("it begins"));
+    let mut sessions = sessions.into_iter();
+    streams().map(|stream| {
+        let session = sessions.next().expect("there are two");
+        End { stream, session, sent: 0, got: vec![] }
+    })
+}
+
+fn unless_it_blocks(done: io::Result<usize>) -> usize {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+        done => done.expect("nothing is wrong"),
+    }
+}
+
+/// Sends some of these bytes, in pieces, and reads into memory of any length, which it returns.
+fn step(end: &mut End, bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let rest = &bytes[end.sent..];
+    let (head, rest) = rest.split_at(rest.len().min(dice.below(300) as usize));
+    let rest = &rest[..rest.len().min(dice.below(100_000) as usize)];
+    let pieces = [IoSlice::new(head), IoSlice::new(rest)];
+    if !head.is_empty() || !rest.is_empty() {
+        end.sent += unless_it_blocks(end.session.write(&mut end.stream, &pieces));
+    }
+    unless_it_blocks(end.session.flush(&mut end.stream).map(|()| 0));
+    let mut into = vec![0; 1 + dice.below(100_000) as usize];
+    let count = unless_it_blocks(end.session.read(&mut end.stream, &mut into));
+    end.got.extend_from_slice(&into[..count]);
+    into
+}
+
+/// Sends these bytes from both ends at once.
+fn exchange(ends: &mut [End; 2], bytes: &[Vec<u8>; 2], dice: &mut Dice) {
+    while ends.iter().zip([&bytes[1], &bytes[0]]).any(|(end, all)| end.got.len() < all.len()) {
+        for (end, bytes) in ends.iter_mut().zip(bytes) {
+            step(end, bytes, dice);
+        }
+    }
+}
+
+/// Reads until something has come.
+fn read_one(end: &mut End) -> io::Result<usize> {
+    loop {
+        match end.session.read(&mut end.stream, &mut [0; 2000]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => return result,
+        }
+    }
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut dice = Dice::keyed(&[seed]);
+    (0..len).map(|_| dice.below(256) as u8).collect()
+}
+
+fn records(end: &mut End) -> &mut Records {
+    match &mut end.session.stage {
+        Stage::Records(records) => records,
+        _ => panic!("the handshake is over"),
+    }
+}
+
+#[test]
+fn bytes_arrive_as_they_were_sent_also_with_keys_that_change() {
+    for seed in 0..3 {
+        let mut dice = Dice::keyed(&[seed]);
+        let mut ends = ends();
+        let first = [noise(seed, 3_000_000), noise(seed + 9, 2_000_001)];
+        exchange(&mut ends, &first, &mut dice);
+        assert!(ends[0].got == first[1] && ends[1].got == first[0], "seed {seed}");
+        assert!(ends.iter().all(|end| end.session.certificate().is_some()));
+        // From now on no key is used for more than a few records.
+        ends.iter_mut().for_each(|end| {
+            (end.sent, end.got) = (0, vec![]);
+            records(end).records_max = 2 + seed;
+        });
+        let second = [noise(seed + 1, 500_000), noise(seed + 2, 700_000)];
+        exchange(&mut ends, &second, &mut dice);
+        assert!(ends[0].got == second[1] && ends[1].got == second[0], "seed {seed}");
+        // A record holds at most 16 kB, and one of so many tells of the next keys.
+        let least = (500_000 >> 14) / (2 + seed);
+        assert!(ends.iter_mut().all(|end| records(end).updates >= least), "seed {seed}");
+    }
+}
+
+/// The other end is rustls with its own records: a session speaks TLS 1.3, not only with its like.
+#[test]
+fn rustls_understands_a_session_and_is_understood() {
+    for seed in 0..4 {
+        let mut dice = Dice::keyed(&[seed]);
+        let [zero, one] = credentials();
+        let server = Arc::new(peer_server(&zero, Arc::new(|_| true)));
+        let client = Arc::new(peer_client(&one, WorkerId(0)));
+        let (session, mut theirs): (_, rustls::Connection) = match seed % 2 {
+            0 => {
+                let theirs = rustls::ClientConnection::new(client, any_name());
+                (Session::server(server), theirs.expect("it begins").into())
+            }
+            _ => {
+                let theirs = rustls::ServerConnection::new(server);
+                (Session::client(client, any_name()), theirs.expect("it begins").into())
+            }
+        };
+        let [near, mut far] = streams();
+        let mut end =
+            End { stream: near, session: session.expect("it begins"), sent: 0, got: vec![] };
+        let (ours, mut ours_come) = (noise(seed, 400_000), vec![]);
+        let (other, mut other_sent) = (noise(seed + 7, 300_000), 0);
+        let mut refreshes = 0;
+        while ours_come.len() < ours.len() || end.got.len() < other.len() {
+            let mut into = step(&mut end, &ours, &mut dice);
+            if !theirs.is_handshaking() {
+                // It changes its keys, and asks for new ones of the other end.
+                if dice.below(2) == 0 {
+                    theirs.refresh_traffic_keys().expect("it has keys");
+                    refreshes += 1;
+                }
+                let end = other.len().min(other_sent + dice.below(30_000) as usize);
+                other_sent += unless_it_blocks(theirs.writer().write(&other[other_sent..end]));
+            }
+            while theirs.wants_write() && unless_it_blocks(theirs.write_tls(&mut far)) > 0 {}
+            if unless_it_blocks(theirs.read_tls(&mut far)) > 0 {
+                theirs.process_new_packets().expect("it understands");
+            }
+            loop {
+                let count = unless_it_blocks(theirs.reader().read(&mut into));
+                ours_come.extend_from_slice(&into[..count]);
+                if count == 0 {
+                    break;
+                }
+            }
+        }
+        assert!(ours_come == ours && end.got == other, "seed {seed}");
+        assert!(refreshes > 3, "seed {seed}: it has asked {refreshes} times");
+        let updates = records(&mut end).updates;
+        assert!(updates > 0, "seed {seed}: it was given new keys {updates} times");
+        theirs.send_close_notify();
+        while theirs.wants_write() {
+            theirs.write_tls(&mut far).expect("the socket takes it");
+        }
+        assert_eq!(read_one(&mut end).expect("it was closed as it should be"), 0);
+    }
+}
+
+#[test]
+fn nothing_is_sent_before_the_handshake_and_strangers_are_refused() {
+    let [mut server, mut client] = ends();
+    let refused = client.session.write(&mut client.stream, &[IoSlice::new(b"early")]);
+    assert_eq!(refused.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
+
+    let [mut stranger, stream] = streams();
+    server.stream = stream;
+    stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is open");
+    let answer = read_one(&mut server);
+    assert!(answer.is_err());
+}
+
+#[test]
+fn a_record_that_was_changed_on_its_way_ends_the_session() {
+    let mut ends = ends();
+    exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
+    let [one, other] = &mut ends;
+    let plain = [IoSlice::new(&[7; 1000])];
+    one.session.write(&mut one.stream, &plain).expect("it is ready");
+    one.session.outgoing[500] ^= 1;
+    one.session.flush(&mut one.stream).expect("the socket takes it");
+    assert!(read_one(other).is_err());
+}
+
+#[test]
+fn the_end_of_a_connection_is_the_end_of_its_session() {
+    let mut ends = ends();
+    exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
+    let [one, other] = &mut ends;
+    one.stream.shutdown(Shutdown::Write).expect("it is open");
+    assert_eq!(read_one(other).expect("nothing is wrong"), 0);
+}
+
+#[test]
+fn what_is_no_record_of_the_peer_ends_the_session_and_never_panics() {
+    let mut records: Vec<Vec<u8>> = vec![
+        // Without a tag, and with one that is too short.
+        vec![23, 3, 3, 0, 0],
+        vec![23, 3, 3, 0, 15, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+        // Longer than any, and refused before it has come.
+        vec![23, 3, 3, 0x41, 1],
+        // In the clear: an alert, a key update, the end of a TLS 1.2 handshake.
+        vec![21, 3, 3, 0, 2, 1, 0],
+        vec![22, 3, 3, 0, 5, 24, 0, 0, 1, 1],
+        vec![20, 3, 3, 0, 1, 1],
+        b"GET / HTTP/1.1\r\n".to_vec(),
+    ];
+    records.extend((0..20).map(|seed| {
+        let len = 17 + seed as usize * 40;
+        [vec![23, 3, 3, (len >> 8) as u8, len as u8], noise(seed, len)].concat()
+    }));
+    for record in records {
+        let mut ends = ends();
+        exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
+        let [one, other] = &mut ends;
+        one.stream.write_all(&record).expect("it is open");
+        assert!(read_one(other).is_err(), "{record:?}");
+    }
+}
