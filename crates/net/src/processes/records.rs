@@ -23,6 +23,9 @@ const ADDED_MAX: usize = 256;
 const TAG: usize = 16;
 const ADDED: usize = 1 + TAG;
 
+/// So many records in a row may carry nothing. What carries nothing counts for no turn of a link.
+const WITHOUT_DATA_MAX: u32 = 32;
+
 /// Types of records (5.1).
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
@@ -47,6 +50,8 @@ pub struct Records {
     owes_update: bool,
     /// How often it was told of new keys.
     pub(super) updates: u64,
+    /// How many records of the peer have carried nothing since one did.
+    without_data: u32,
 }
 
 struct Half {
@@ -84,8 +89,9 @@ pub fn first_record(bytes: &[u8]) -> io::Result<Option<usize>> {
     }
     let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
-    if length > PLAIN_MAX + ADDED_MAX {
-        return Err(wrong("a record that is too long"));
+    // An empty record has no place in a handshake, and none is empty behind it: they hold a tag.
+    if length == 0 || length > PLAIN_MAX + ADDED_MAX {
+        return Err(wrong("a record that is empty or too long"));
     }
     Ok((bytes.len() >= HEADER + length).then_some(HEADER + length))
 }
@@ -109,7 +115,15 @@ impl Records {
         let records_max = suite.common.confidentiality_limit;
         let [sealing, opening] = [secrets.tx, secrets.rx].map(Half::new);
         let (sealing, opening) = (sealing?, opening?);
-        Ok(Records { sealing, opening, keys, records_max, owes_update: false, updates: 0 })
+        Ok(Records {
+            sealing,
+            opening,
+            keys,
+            records_max,
+            owes_update: false,
+            updates: 0,
+            without_data: 0,
+        })
     }
 
     /// How much memory [`seal`](Self::seal) takes at most for this many bytes: new keys may be told before every record.
@@ -159,6 +173,11 @@ impl Records {
     pub fn open(&mut self, record: &mut [u8]) -> io::Result<Opened> {
         let (kind, length) = self.opening.open(record)?;
         let data = HEADER..HEADER + length;
+        let carries = kind == APPLICATION_DATA && length > 0;
+        self.without_data = if carries { 0 } else { self.without_data + 1 };
+        if self.without_data > WITHOUT_DATA_MAX {
+            return Err(wrong("many records without data"));
+        }
         match (kind, &record[data.clone()]) {
             (APPLICATION_DATA, _) => Ok(Opened::Data(data)),
             (ALERT, [_, CLOSE_NOTIFY]) => Ok(Opened::Closed),
@@ -195,6 +214,17 @@ impl Keys {
             Keys::Client(keys) => keys.update_rx_secret(),
             Keys::Server(keys) => keys.update_rx_secret(),
         }
+    }
+}
+
+#[cfg(test)]
+impl Records {
+    /// A record as a member could make it that does not keep to this file.
+    pub fn seal_any(&mut self, kind: u8, plain: &[u8]) -> Vec<u8> {
+        let mut record = vec![0; HEADER + plain.len() + ADDED];
+        record[HEADER..][..plain.len()].copy_from_slice(plain);
+        self.sealing.seal(kind, &mut record, plain.len()).expect("it can be encrypted");
+        record
     }
 }
 
@@ -243,16 +273,50 @@ impl Half {
         let nonce = self.nonce();
         let plain = self.key.open_in_place(nonce, Aad::from(&*header), sealed);
         let plain = plain.map_err(|_| wrong("a record that was changed on its way"))?;
+        if plain.len() > PLAIN_MAX + 1 {
+            return Err(wrong("a record that is too long"));
+        }
         // Zeros may follow the type (5.4).
         let length = plain.iter().rposition(|byte| *byte != 0);
         let length = length.ok_or_else(|| wrong("a record without a type"))?;
-        if length > PLAIN_MAX {
-            return Err(wrong("a record that is too long"));
-        }
         Ok((plain[length], length))
     }
 }
 
 fn wrong(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Before anybody is authenticated: rustls goes over all empty records again whenever it is shown one more.
+    #[test]
+    fn a_stranger_cannot_send_empty_records() {
+        assert!(first_record(&[22, 3, 3, 0, 0, 0]).is_err());
+        assert!(matches!(first_record(&[22, 3, 3, 0, 1]), Ok(None)));
+        assert!(matches!(first_record(&[22, 3, 3, 0, 1, 7, 9]), Ok(Some(6))));
+    }
+
+    #[test]
+    fn every_cipher_has_its_algorithm() {
+        let (long, iv) = ([5; 32], || [6; NONCE_LEN].into());
+        // Keys of 16 bytes cannot be made here; sessions of other tests use them.
+        let secrets = [
+            ConnectionTrafficSecrets::Aes256Gcm { key: long.into(), iv: iv() },
+            ConnectionTrafficSecrets::Chacha20Poly1305 { key: long.into(), iv: iv() },
+        ];
+        for (secrets, algorithm) in secrets.into_iter().zip([&AES_256_GCM, &CHACHA20_POLY1305]) {
+            let mut half = Half::new((0, secrets)).expect("it has a key and a nonce");
+            let mut record = [0; 100];
+            record[HEADER..][..3].copy_from_slice(b"abc");
+            let sent = half.seal(APPLICATION_DATA, &mut record, 3).expect("it is short");
+            let key = LessSafeKey::new(UnboundKey::new(algorithm, &long).expect("32 bytes"));
+            let (header, sealed) = record[..sent].split_at_mut(HEADER);
+            let nonce = Nonce::assume_unique_for_key([6; NONCE_LEN]);
+            let plain = key.open_in_place(nonce, Aad::from(&*header), sealed).expect("it is whole");
+            assert_eq!(plain, b"abc\x17");
+        }
+    }
 }

@@ -35,6 +35,10 @@ const SPIN_LATE: Duration = Duration::from_micros(400);
 /// After so long, something else may hold up the peer, and have this core if it needs one.
 const ALONE: Duration = Duration::from_micros(30);
 
+/// If to let others run took longer than this, somebody did. A member that has a core to itself and shares it all the same sleeps then: the
+/// system looks for a free core when it wakes a thread, and leaves threads together that let each other run.
+const SHARED: Duration = Duration::from_micros(10);
+
 pub struct Look {
     since: Instant,
     until: Instant,
@@ -60,6 +64,9 @@ impl Look {
         match looks == Looks::InTurns || now >= self.since + ALONE {
             true => std::thread::yield_now(),
             false => std::hint::spin_loop(),
+        }
+        if looks == Looks::Always && now.elapsed() >= SHARED {
+            std::thread::sleep(Duration::from_micros(1));
         }
         true
     }

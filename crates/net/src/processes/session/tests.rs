@@ -2,7 +2,7 @@
 
 use std::net::{Shutdown, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use paceline_identity::{
     Authority, Credentials, JobName, Key, Name, Nonce, Role, peer_client, peer_server,
@@ -11,6 +11,9 @@ use paceline_learn::Dice;
 use paceline_runtime::WorkerId;
 
 use super::*;
+
+/// Nothing here takes as long as this, also on a busy machine.
+const ENOUGH: Duration = Duration::from_secs(20);
 
 struct End {
     stream: TcpStream,
@@ -88,7 +91,9 @@ fn step(end: &mut End, bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
 
 /// Sends these bytes from both ends at once.
 fn exchange(ends: &mut [End; 2], bytes: &[Vec<u8>; 2], dice: &mut Dice) {
+    let started = Instant::now();
     while ends.iter().zip([&bytes[1], &bytes[0]]).any(|(end, all)| end.got.len() < all.len()) {
+        assert!(started.elapsed() < ENOUGH, "bytes were lost");
         for (end, bytes) in ends.iter_mut().zip(bytes) {
             step(end, bytes, dice);
         }
@@ -97,9 +102,12 @@ fn exchange(ends: &mut [End; 2], bytes: &[Vec<u8>; 2], dice: &mut Dice) {
 
 /// Reads until something has come.
 fn read_one(end: &mut End) -> io::Result<usize> {
+    let started = Instant::now();
     loop {
         match end.session.read(&mut end.stream, &mut [0; 2000]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                assert!(started.elapsed() < ENOUGH, "nothing has come");
+            }
             result => return result,
         }
     }
@@ -163,12 +171,13 @@ fn rustls_understands_a_session_and_is_understood() {
             End { stream: near, session: session.expect("it begins"), sent: 0, got: vec![] };
         let (ours, mut ours_come) = (noise(seed, 400_000), vec![]);
         let (other, mut other_sent) = (noise(seed + 7, 300_000), 0);
-        let mut refreshes = 0;
+        let (mut refreshes, started) = (0, Instant::now());
         while ours_come.len() < ours.len() || end.got.len() < other.len() {
+            assert!(started.elapsed() < ENOUGH, "seed {seed}: bytes were lost");
             let mut into = step(&mut end, &ours, &mut dice);
             if !theirs.is_handshaking() {
                 // It changes its keys, and asks for new ones of the other end.
-                if dice.below(2) == 0 {
+                if other_sent < other.len() && dice.below(2) == 0 {
                     theirs.refresh_traffic_keys().expect("it has keys");
                     refreshes += 1;
                 }
@@ -233,29 +242,83 @@ fn the_end_of_a_connection_is_the_end_of_its_session() {
     assert_eq!(read_one(other).expect("nothing is wrong"), 0);
 }
 
+/// What a session of a peer says to these bytes.
+fn answer_to(bytes: impl FnOnce(&mut End) -> Vec<u8>) -> io::Result<usize> {
+    let mut ends = ends();
+    exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
+    let [one, other] = &mut ends;
+    let bytes = bytes(one);
+    one.stream.write_all(&bytes).expect("it is open");
+    read_one(other)
+}
+
 #[test]
 fn what_is_no_record_of_the_peer_ends_the_session_and_never_panics() {
-    let mut records: Vec<Vec<u8>> = vec![
-        // Without a tag, and with one that is too short.
+    let mut all: Vec<Vec<u8>> = vec![
+        // Empty, and too short for a tag.
         vec![23, 3, 3, 0, 0],
-        vec![23, 3, 3, 0, 15, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+        [vec![23, 3, 3, 0, 15], vec![1; 15]].concat(),
         // Longer than any, and refused before it has come.
         vec![23, 3, 3, 0x41, 1],
-        // In the clear: an alert, a key update, the end of a TLS 1.2 handshake.
-        vec![21, 3, 3, 0, 2, 1, 0],
-        vec![22, 3, 3, 0, 5, 24, 0, 0, 1, 1],
-        vec![20, 3, 3, 0, 1, 1],
         b"GET / HTTP/1.1\r\n".to_vec(),
     ];
-    records.extend((0..20).map(|seed| {
+    all.extend((0..20).map(|seed| {
         let len = 17 + seed as usize * 40;
         [vec![23, 3, 3, (len >> 8) as u8, len as u8], noise(seed, len)].concat()
     }));
-    for record in records {
-        let mut ends = ends();
-        exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
-        let [one, other] = &mut ends;
-        one.stream.write_all(&record).expect("it is open");
-        assert!(read_one(other).is_err(), "{record:?}");
+    for bytes in all {
+        let answer = answer_to(|_| bytes.clone());
+        assert!(answer.is_err(), "{bytes:?}");
     }
+}
+
+/// A member has keys, so that what it encrypts is whole; it must make sense as well.
+#[test]
+fn what_a_member_encrypts_and_should_not_ends_the_session() {
+    let with_type = |kind: u8, plain: &[u8]| {
+        let plain = plain.to_vec();
+        move |end: &mut End| records(end).seal_any(kind, &plain)
+    };
+    let wrong = |name: &str, answer: io::Result<usize>| {
+        assert!(answer.is_err(), "{name}: {answer:?}");
+    };
+    let (alert, handshake, data) = (21, 22, 23);
+    wrong("a type that nobody knows", answer_to(with_type(99, b"abc")));
+    wrong("a change of ciphers", answer_to(with_type(20, &[1])));
+    wrong("no type", answer_to(with_type(0, &[0; 100])));
+    wrong("an alert", answer_to(with_type(alert, &[2, 40])));
+    wrong("half an alert", answer_to(with_type(alert, &[1])));
+    wrong("a ticket", answer_to(with_type(handshake, &[4, 0, 0, 0])));
+    wrong("half a key update", answer_to(with_type(handshake, &[24, 0, 0])));
+    wrong("a key update that asks for 2", answer_to(with_type(handshake, &[24, 0, 0, 1, 2])));
+    let two = [24, 0, 0, 1, 0, 24, 0, 0, 1, 0];
+    wrong("two key updates in one record", answer_to(with_type(handshake, &two)));
+    wrong("more than a record holds", answer_to(with_type(data, &[1; (1 << 14) + 1])));
+    // Behind the type, which is here the last byte that is not zero.
+    let padded = [vec![1, data], vec![0; 1 << 14]].concat();
+    wrong("more zeros than a record holds", answer_to(with_type(0, &padded)));
+    let in_the_clear = |end: &mut End| {
+        let mut record = records(end).seal_any(23, &[1; 40]);
+        record[0] = 22;
+        record
+    };
+    wrong("a record that says it is in the clear", answer_to(in_the_clear));
+
+    assert_eq!(answer_to(with_type(alert, &[1, 0])).expect("the end"), 0);
+    assert_eq!(answer_to(with_type(0, &[7, 8, data, 0, 0, 0])).expect("zeros follow"), 2);
+    assert_eq!(answer_to(with_type(data, &[1; 1 << 14])).expect("a full record"), 2000);
+}
+
+#[test]
+fn records_without_data_do_not_go_on_for_ever() {
+    let empty = |count: usize| {
+        move |end: &mut End| {
+            let mut bytes: Vec<u8> =
+                (0..count).flat_map(|_| records(end).seal_any(23, &[])).collect();
+            bytes.extend(records(end).seal_any(23, &[1; 5]));
+            bytes
+        }
+    };
+    assert_eq!(answer_to(empty(32)).expect("a few are allowed"), 5);
+    assert!(answer_to(empty(33)).is_err());
 }
