@@ -70,6 +70,14 @@ impl Vector {
         pool.lend(len).map_or_else(|| Vector::zeros(len), Vector::from)
     }
 
+    /// Its memory, if that is lent; else the vector.
+    pub fn into_lent(self) -> Result<Lent, Vector> {
+        match self.0 {
+            Memory::Lent(lent) => Ok(lent),
+            own @ Memory::Own(_) => Err(Vector(own)),
+        }
+    }
+
     pub fn filled(value: f32, len: usize) -> Vector {
         let mut vector = Vector::with_capacity(len);
         vector.resize(len, value);

@@ -1,7 +1,7 @@
 //! The inner loops of all layers, with the fastest instructions of the processor.
 //!
-//! This is the only module with unsafe code, which is why memory that others lend (`lent`), that is used again (`pool`), that has
-//! large pages (`memory`) and that processes share (`shared`) is here, too. Two kernels do nearly
+//! This is the only module with unsafe code, which is why memory that others lend (`lent`), that is used again (`pool`), that is
+//! written in parts (`divided`), that has large pages (`memory`) and that processes share (`shared`) is here, too. Two kernels do nearly
 //! all of the work, `sweep` and `outer`. The others are plain loops, compiled once for each instruction set
 //! (`on_every_path!`), which the compiler vectorizes.
 
@@ -43,6 +43,7 @@ macro_rules! on_every_path {
     )*};
 }
 
+mod divided;
 mod lent;
 pub mod loops;
 pub mod memory;
@@ -63,6 +64,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+pub use divided::Divided;
 pub use lent::Lent;
 pub use outer::Outer;
 pub use pool::Pool;

@@ -25,9 +25,11 @@ const LONG: usize = SPARE_NUMBERS / SPARE;
 impl Pool {
     /// Memory for this many numbers; `None` if they are too few. What the numbers are is not said: the memory may have been used before.
     pub fn lend(&self, len: usize) -> Option<Lent> {
-        if len < WORTHWHILE {
-            return None;
-        }
+        (len >= WORTHWHILE).then(|| self.lend_any(len))
+    }
+
+    /// The same for any length; few numbers do not come back to the pool.
+    pub(super) fn lend_any(&self, len: usize) -> Lent {
         let spare = self.0.lock().ok().and_then(|mut spare| {
             // What was used last is most likely still in the processor's cache.
             let at = spare.iter().rposition(|(numbers, start)| numbers.len() - start == len)?;
@@ -36,10 +38,11 @@ impl Pool {
         let mut numbers = spare.unwrap_or_else(|| memory::zeros(len));
         let first = numbers.0[numbers.1..].as_mut_ptr();
         let start = NonNull::new(first).unwrap_or(NonNull::dangling());
-        let owner = Returned { numbers, to: Arc::downgrade(&self.0) };
+        let to = if len < WORTHWHILE { Weak::new() } else { Arc::downgrade(&self.0) };
+        let owner = Returned { numbers, to };
         // SAFETY: the numbers live as long as their owner and do not move with it, since a `Vec` moves without what it points to. The owner
         // does nothing with them before it is dropped, so that only the vector reads and writes them.
-        Some(unsafe { Lent::writable(start, len, owner) })
+        unsafe { Lent::writable(start, len, owner) }
     }
 }
 

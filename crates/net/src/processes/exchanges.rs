@@ -6,6 +6,7 @@
 //! (`near`), all others get frames; an exchange may have both.
 
 mod chunked;
+mod pieces;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +23,8 @@ use paceline_runtime::{Meeting, Ticket, WorkerId};
 use super::frame::Segment;
 use super::message::{EntryHead, ExchangeName, Form, Load, PeerMessage};
 use super::near::{Near, There, Until, dense_chunk};
-use chunked::{Chunked, PIECE, Values, piece_of, pieces};
+use chunked::{Chunked, Values};
+use pieces::{PIECE, piece_of, pieces};
 
 /// What all members of a job know about its vectors.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +153,14 @@ const CHUNKED_FROM: usize = 16 << 10;
 /// Members are never further apart than one exchange; a few views may follow each other quickly.
 const EARLY_MAX: usize = 64;
 
+/// All other members with their ranks. Those behind this one come first: if all members began with the first one, it would be told everything at
+/// once, and the last one nothing for a while.
+fn peers_of(view: &View, me: WorkerId) -> impl Iterator<Item = (usize, WorkerId)> {
+    let mine = view.rank(me).unwrap_or(0);
+    let ranks = (mine..view.members.len()).chain(0..mine);
+    ranks.map(|rank| (rank, view.members[rank])).filter(move |(_, who)| *who != me)
+}
+
 impl Exchanges {
     pub fn new(me: WorkerId, shape: Shape, near: Option<Near>) -> Exchanges {
         let (open, pool) = (BTreeMap::new(), Pool::default());
@@ -259,8 +269,8 @@ impl Exchanges {
             Entry::Gather { standing } => {
                 let head = EntryHead::Gather { standing: standing.clone() };
                 let message = PeerMessage::Entry { name, entry: head };
-                let peers = view.members.iter().filter(|who| **who != self.me);
-                effects.sends.extend(peers.map(|who| (*who, message.clone(), Load::None)));
+                let peers = peers_of(&view, self.me);
+                effects.sends.extend(peers.map(|(_, who)| (who, message.clone(), Load::None)));
                 let whole =
                     Progress::Whole { has_entered: vec![false; n], meeting: Meeting::new(n) };
                 (whole, Part::Whole(Entry::Gather { standing }))
@@ -286,19 +296,20 @@ impl Exchanges {
         by_link: impl Fn(usize) -> Vec<(PeerMessage, Load)>,
         effects: &mut Effects,
     ) -> bool {
-        let peers = || view.members.iter().enumerate().filter(|(_, who)| **who != self.me);
         let mut is_posted = false;
         if let Some(near) = &mut self.near
-            && peers().any(|(_, who)| near.reaches(*who))
+            && peers_of(view, self.me).any(|(_, who)| near.reaches(who))
             && let Some(places) = near.place(payload, until)
         {
             is_posted = near.post(message, &places);
         }
         let has_read = |who| is_posted && self.near.as_ref().is_some_and(|near| near.reaches(who));
-        let far = peers().filter(|(_, who)| !has_read(**who));
-        effects.sends.extend(far.flat_map(|(j, who)| {
-            by_link(j).into_iter().map(|(message, load)| (*who, message, load))
-        }));
+        let far = peers_of(view, self.me).filter(|(_, who)| !has_read(*who));
+        for (j, who) in far {
+            effects
+                .sends
+                .extend(by_link(j).into_iter().map(|(message, load)| (who, message, load)));
+        }
         is_posted
     }
 
@@ -311,6 +322,20 @@ impl Exchanges {
     ) -> Result<Effects, Violation> {
         let (name, part) = self.part(message, segments)?;
         self.receive_part(from, name, part)
+    }
+
+    /// Memory into which numbers of this message can be read that are about to arrive; `None` if it does not matter where they are.
+    pub fn room(&mut self, from: WorkerId, message: &PeerMessage, len: usize) -> Option<Vector> {
+        let (name, start) = match message {
+            PeerMessage::Sum { name, form: Form::Dense, .. } => (name, 0),
+            PeerMessage::Piece { name, start, of_sum: true } => {
+                (name, usize::try_from(*start).ok()?)
+            }
+            _ => return None,
+        };
+        let entered = self.open.get_mut(name)?.entered.as_mut()?;
+        let Progress::Chunked(chunked) = &mut entered.progress else { return None };
+        chunked.room(entered.view.rank(from)?, start, len)
     }
 
     /// Takes everything that members of this host have told since.

@@ -204,12 +204,16 @@ pub fn encode_words(
     (segments.len() <= WORDS_SEGMENTS).then_some(bytes)
 }
 
+/// Gives memory for the numbers behind a head of words, so many of them; `None`: any will do.
+pub type Rooms = Box<dyn Fn(&[u64; WORDS], usize) -> Option<Vector> + Send>;
+
 /// Puts frames together as their bytes arrive.
-#[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
     /// Where memory for vectors comes from.
     pool: Pool,
+    /// Where the first numbers of a frame are to be, if somebody knows it.
+    rooms: Option<Rooms>,
     stage: Stage,
     /// Where the first segment of the last frame began, if it was long; else 0.
     long_behind: usize,
@@ -271,8 +275,14 @@ impl Arrived {
 
     /// The message, if it is words.
     pub fn words(&self) -> Option<[u64; WORDS]> {
-        let words = || words_of(&self.head.bytes[self.head.message..]);
-        self.head.is_words.then(|| std::array::from_fn(|i| words().nth(i).unwrap_or(0)))
+        self.head.is_words.then(|| self.head.words())
+    }
+}
+
+impl Head {
+    fn words(&self) -> [u64; WORDS] {
+        let mut words = words_of(&self.bytes[self.message..]);
+        std::array::from_fn(|_| words.next().unwrap_or(0))
     }
 }
 
@@ -295,10 +305,13 @@ pub fn read_head<M: DeserializeOwned>(head: &[u8]) -> Result<M, FrameProblem> {
 const GROW: usize = 4 << 20;
 
 impl OpenSegment {
-    fn new(kind: Kind, pool: &Pool) -> OpenSegment {
+    fn new(kind: Kind, pool: &Pool, room: impl FnOnce(usize) -> Option<Vector>) -> OpenSegment {
         let segment = match kind {
             // Fresh pages of zeros take no memory before they are written.
-            Kind::Floats(count) => Segment::Floats(Vector::pooled(pool, count as usize)),
+            Kind::Floats(count) => {
+                let room = room(count as usize).filter(|room| room.len() == count as usize);
+                Segment::Floats(room.unwrap_or_else(|| Vector::pooled(pool, count as usize)))
+            }
             Kind::Bytes(_) => Segment::Bytes(Vec::new()),
         };
         OpenSegment { bytes: kind.bytes(), filled: 0, segment }
@@ -322,12 +335,16 @@ impl OpenSegment {
 
 impl Decoder {
     pub fn new(limits: Limits, pool: Pool) -> Decoder {
-        Decoder { limits, pool, stage: Stage::BEGIN, long_behind: 0 }
+        Decoder { limits, pool, rooms: None, stage: Stage::BEGIN, long_behind: 0 }
     }
 
     /// Lengths may grow once the peer is known.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
+    }
+
+    pub fn set_rooms(&mut self, rooms: Rooms) {
+        self.rooms = Some(rooms);
     }
 
     /// Memory into which a long segment can be read directly; `None` where bytes should be read ahead.
@@ -421,7 +438,16 @@ impl Decoder {
                         return Ok(None);
                     }
                     body.done.extend(body.open.take().map(|open| open.segment));
-                    body.open = body.kinds.next().map(|kind| OpenSegment::new(kind, &self.pool));
+                    let (head, is_first) = (&body.head, body.done.is_empty());
+                    let rooms = self.rooms.as_ref().filter(|_| is_first && head.is_words);
+                    let room = |count: usize| match rooms {
+                        Some(rooms) if 4 * count as u64 >= WORTHWHILE => {
+                            rooms(&head.words(), count)
+                        }
+                        _ => None,
+                    };
+                    body.open =
+                        body.kinds.next().map(|kind| OpenSegment::new(kind, &self.pool, room));
                     if body.open.is_none() {
                         let Stage::Body(body) = std::mem::replace(&mut self.stage, Stage::BEGIN)
                         else {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use mio::net::TcpStream;
+use paceline_learn::Vector;
 use paceline_learn::kernels::Pool;
 
 use super::frame::{
@@ -110,6 +111,16 @@ impl Link {
 
     pub fn set_limits(&mut self, limits: Limits) {
         self.decoder.set_limits(limits);
+    }
+
+    /// Says where numbers are to be that belong to a message, before they are read.
+    pub fn set_rooms(
+        &mut self,
+        rooms: impl Fn(&PeerMessage, usize) -> Option<Vector> + Send + 'static,
+    ) {
+        self.decoder.set_rooms(Box::new(move |words, len| {
+            rooms(&heads::decode(words.first_chunk()?)?, len)
+        }));
     }
 
     pub fn queue(&mut self, message: &PeerMessage, load: Load) {

@@ -3,7 +3,6 @@
 //! Dense numbers go over links in pieces. A piece is added as soon as all members' are there, while it is still in the processor's cache,
 //! and its sum is sent while the next ones arrive.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,7 +19,8 @@ use paceline_runtime::{Sum, WorkerId};
 use super::super::message::{ExchangeName, Form, Load, PeerMessage};
 use super::super::near::board::Place;
 use super::super::near::{Near, There, Until, dense_chunk};
-use super::{Effects, Part, Shape, Violation};
+use super::pieces::{Pieces, Total, WRONG_CHUNK, piece_of, pieces};
+use super::{Effects, Part, Shape, Violation, peers_of};
 
 /// Numbers of a member.
 pub enum Values {
@@ -47,7 +47,9 @@ pub struct Chunked {
     /// By rank: the sum of that member's chunk.
     sums: Vec<Option<ChunkSum>>,
     /// The whole sum, as far as its pieces have arrived or were added here.
-    total: Option<Vector>,
+    total: Option<Total>,
+    /// The sum of two members over links, as far as it was added.
+    pair: Option<Vector>,
 }
 
 /// This member's chunk of what all members add.
@@ -69,14 +71,6 @@ enum Held {
     Pieces(Pieces),
 }
 
-/// What has come over a link of a member's dense numbers.
-#[derive(Default)]
-struct Pieces {
-    received: usize,
-    /// Those that were not added yet.
-    waiting: VecDeque<Vector>,
-}
-
 enum ChunkSum {
     /// In a block of this process, where others read it.
     Own {
@@ -93,43 +87,7 @@ enum ChunkSum {
     Placed(usize),
 }
 
-/// How many dense numbers go over a link at a time.
-pub const PIECE: usize = 128 << 10;
-/// Two members give each other at most this many in one piece: the sum then takes the place of what has come.
-const WHOLE: usize = 256 << 10;
-
-/// The length of a piece, in numbers, when `members` members add vectors of `size` numbers over links.
-pub fn piece_of(size: usize, members: usize) -> usize {
-    if members == 2 && size <= WHOLE { WHOLE } else { PIECE }
-}
-
-/// The pieces of these numbers. There is always a first one, which may be empty.
-pub fn pieces(range: Range<usize>, piece: usize) -> impl Iterator<Item = Range<usize>> {
-    let first = range.start..range.end.min(range.start + piece);
-    let others = (range.start..range.end).step_by(piece).skip(1);
-    std::iter::once(first).chain(others.map(move |from| from..range.end.min(from + piece)))
-}
-
-const WRONG_CHUNK: Violation = Violation("a chunk of another length");
 const WRONG_SUM: Violation = Violation("a sum of another length");
-
-impl Pieces {
-    /// Takes the next of the pieces of `length` numbers.
-    fn push(
-        &mut self,
-        start: usize,
-        values: Vector,
-        (length, piece): (usize, usize),
-    ) -> Result<(), Violation> {
-        let expected = piece.min(length - self.received);
-        if start != self.received || values.len() != expected || values.is_empty() {
-            return Err(WRONG_CHUNK);
-        }
-        self.received += values.len();
-        self.waiting.push_back(values);
-        Ok(())
-    }
-}
 
 /// The numbers of a dense payload that came in a frame.
 fn dense_of(payload: Arc<Payload>) -> Option<Vector> {
@@ -153,8 +111,8 @@ impl Chunked {
             _ => Parts::Encoded(Adding::new(n)),
         };
         let sums = (0..n).map(|_| None).collect();
-        let (entries, added, total) = (vec![None; n], 0, None);
-        Chunked { shape, rank, exchange, is_near, pool, entries, parts, added, sums, total }
+        let (entries, added, total, pair) = (vec![None; n], 0, None, None);
+        Chunked { shape, rank, exchange, is_near, pool, entries, parts, added, sums, total, pair }
     }
 
     fn is_dense(&self) -> bool {
@@ -191,7 +149,7 @@ impl Chunked {
                 if self.sums[from].is_some() {
                     return Err(Violation("it sent a sum twice"));
                 }
-                self.place(from, 0, &dense_of(payload).ok_or(WRONG_SUM)?)
+                self.place(from, 0, dense_of(payload).ok_or(WRONG_SUM)?)
             }
             Part::Sum { in_slot, values } => {
                 let sum = self.check_sum(from, in_slot, values)?;
@@ -200,7 +158,7 @@ impl Chunked {
                 }
                 Ok(())
             }
-            Part::Piece { of_sum: true, start, values } => self.place(from, start, &values),
+            Part::Piece { of_sum: true, start, values } => self.place(from, start, values),
             Part::Piece { of_sum: false, start, values } => {
                 let lengths = (self.added_range().len(), self.piece());
                 match &mut self.parts {
@@ -257,26 +215,43 @@ impl Chunked {
         }
     }
 
+    /// Memory for a piece of the sum of a member's chunk that is about to arrive; `None` if it is not expected.
+    pub fn room(&mut self, from: usize, start: usize, len: usize) -> Option<Vector> {
+        let range = dense_chunk(self.shape.size(), self.members(), from);
+        let is_expected = self.is_dense() && !self.is_pair() && from != self.rank;
+        let at = range.start.checked_add(start).filter(|at| is_expected && *at < range.end)?;
+        self.total().room(at, len)
+    }
+
     /// A piece of the sum of a member's chunk.
-    fn place(&mut self, from: usize, start: usize, values: &[f32]) -> Result<(), Violation> {
+    fn place(&mut self, from: usize, start: usize, values: Vector) -> Result<(), Violation> {
         let range = dense_chunk(self.shape.size(), self.members(), from);
         let placed = match &self.sums[from] {
             Some(ChunkSum::Placed(placed)) => *placed,
             None => 0,
             _ => return Err(WRONG_SUM),
         };
-        let is_right = start == placed && values.len() == self.piece().min(range.len() - placed);
+        let len = values.len();
+        let is_right = start == placed && len == self.piece().min(range.len() - placed);
         if !is_right || values.is_empty() || from == self.rank {
             return Err(WRONG_SUM);
         }
-        let into = range.start + placed..range.start + placed + values.len();
-        self.total()[into].copy_from_slice(values);
-        self.sums[from] = Some(ChunkSum::Placed(placed + values.len()));
+        if !self.total().place(range.start + placed, values) {
+            return Err(WRONG_SUM);
+        }
+        self.sums[from] = Some(ChunkSum::Placed(placed + len));
         Ok(())
     }
 
-    fn total(&mut self) -> &mut Vector {
-        self.total.get_or_insert_with(|| Vector::pooled(&self.pool, self.shape.size()))
+    fn total(&mut self) -> &mut Total {
+        if self.total.is_none() {
+            self.total = Some(self.new_total());
+        }
+        self.total.as_mut().expect("it was just made")
+    }
+
+    fn new_total(&self) -> Total {
+        Total::new(&self.pool, self.shape.size(), self.members())
     }
 
     /// This member's chunk of an encoded part, in memory of its own: what lies in the memory of others may change before a sum of it has been
@@ -395,23 +370,21 @@ impl Chunked {
         } else if !self.add_pieces(name, &far, effects) || self.is_pair() {
             return;
         }
-        let Some(total) = self.total.as_ref().filter(|_| !self.own_range().is_empty()) else {
-            return;
-        };
-        if !reached.is_empty() {
-            let sum = Arc::new(Payload::dense(total[self.own_range()].into()));
+        let range = self.own_range();
+        if !reached.is_empty() && !range.is_empty() {
+            let Some(sum) = self.total().read(range.clone()) else { return };
             let message = PeerMessage::Sum { name, form: Form::Dense, in_slot: false };
-            if self.post(&message, &sum, near) {
+            if self.post(&message, &Arc::new(Payload::dense(sum)), near) {
                 reached.clear();
             }
         }
-        self.send_pieces(name, self.own_range(), &reached, effects);
+        self.send_pieces(name, range, &reached, effects);
     }
 
     /// Peers that read this member's memory, and those that do not.
     fn peers(&self, view: &View, near: Option<&Near>) -> (Vec<WorkerId>, Vec<WorkerId>) {
-        let peers = view.members.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
-        peers.map(|(_, who)| *who).partition(|who| near.is_some_and(|near| near.reaches(*who)))
+        let peers = peers_of(view, view.members[self.rank]).map(|(_, who)| who);
+        peers.partition(|who| near.is_some_and(|near| near.reaches(*who)))
     }
 
     /// Tells those that read this member's memory; returns whether there was room.
@@ -442,9 +415,7 @@ impl Chunked {
                 return true;
             }
         }
-        let mut total = std::mem::take(self.total());
-        add_dense(&mut total[range.clone()], &self.slices(parts, range.clone()));
-        self.total = Some(total);
+        self.add_into_total(parts, range.clone());
         self.sums[self.rank] = Some(ChunkSum::Placed(range.len()));
         false
     }
@@ -464,9 +435,9 @@ impl Chunked {
         if !is_whole || mine.len() != size {
             return false;
         }
-        let Some(mut total) = theirs.waiting.pop_front() else { return false };
-        add(&mut total, mine);
-        (self.total, self.added, self.parts) = (Some(total), size, Parts::Added);
+        let Some(mut sum) = theirs.waiting.pop_front() else { return false };
+        add(&mut sum, mine);
+        (self.pair, self.added, self.parts) = (Some(sum), size, Parts::Added);
         true
     }
 
@@ -487,17 +458,23 @@ impl Chunked {
             }
             let from = range.start + self.added;
             let piece = from..range.end.min(from + self.piece());
-            let mut total = std::mem::take(self.total());
-            let Parts::Dense(parts) = &self.parts else { return false };
-            add_dense(&mut total[piece.clone()], &self.slices(parts, piece.clone()));
-            self.total = Some(total);
-            if let Parts::Dense(parts) = &mut self.parts {
-                for part in parts.iter_mut().flatten() {
-                    if let Held::Pieces(pieces) = part {
-                        pieces.waiting.pop_front();
-                    }
+            let Parts::Dense(mut parts) = std::mem::replace(&mut self.parts, Parts::Added) else {
+                return false;
+            };
+            if self.is_pair() {
+                let size = self.shape.size();
+                let mut sum = self.pair.take().unwrap_or_else(|| Vector::pooled(&self.pool, size));
+                add_dense(&mut sum[piece.clone()], &self.slices(&parts, piece.clone()));
+                self.pair = Some(sum);
+            } else {
+                self.add_into_total(&parts, piece.clone());
+            }
+            for part in parts.iter_mut().flatten() {
+                if let Held::Pieces(pieces) = part {
+                    pieces.waiting.pop_front();
                 }
             }
+            self.parts = Parts::Dense(parts);
             self.added += piece.len();
             if !self.is_pair() {
                 self.send_pieces(name, piece, far, effects);
@@ -508,6 +485,12 @@ impl Chunked {
             self.sums[self.rank] = Some(ChunkSum::Placed(range.len()));
         }
         true
+    }
+
+    fn add_into_total(&mut self, parts: &[Option<Held>], range: Range<usize>) {
+        let mut total = self.total.take().unwrap_or_else(|| self.new_total());
+        total.write(range, |into, piece| add_dense(into, &self.slices(parts, piece)));
+        self.total = Some(total);
     }
 
     /// These numbers of all members that have any, in rank order. Of numbers that come in pieces they are the next piece.
@@ -535,15 +518,15 @@ impl Chunked {
         to: &[WorkerId],
         effects: &mut Effects,
     ) {
-        let Some(total) = self.total.as_ref().filter(|_| !to.is_empty() && !range.is_empty())
-        else {
+        if to.is_empty() || range.is_empty() {
             return;
-        };
+        }
         let before = self.own_range().start;
         for piece in pieces(range, self.piece()) {
-            let mut numbers = Vector::pooled(&self.pool, piece.len());
-            numbers.copy_from_slice(&total[piece.clone()]);
-            let load = Load::Payload(Arc::new(Payload::dense(numbers)));
+            let Some(sum) = self.total.as_ref().and_then(|it| it.read(piece.clone())) else {
+                return;
+            };
+            let load = Load::Payload(Arc::new(Payload::dense(sum)));
             let message = match piece.start - before {
                 0 => PeerMessage::Sum { name, form: Form::Dense, in_slot: false },
                 start => PeerMessage::Piece { name, start: start as u64, of_sum: true },
@@ -575,7 +558,7 @@ impl Chunked {
     ) -> Result<ExchangeResult, Violation> {
         let vector = match self.length() {
             0 => Vector::new(),
-            _ if self.is_pair() && self.added > 0 => self.total.take().unwrap_or_default(),
+            _ if self.is_pair() && self.added > 0 => self.pair.take().unwrap_or_default(),
             _ => match self.read_in_place(&view, near.as_deref_mut()) {
                 Some(vector) => vector,
                 None => self.copy_out()?,
@@ -620,20 +603,24 @@ impl Chunked {
     fn copy_out(&mut self) -> Result<Vector, Violation> {
         let (shape, n) = (self.shape, self.members());
         if self.is_dense() {
-            let mut vector = std::mem::take(self.total());
+            let mut total = self.total.take().unwrap_or_else(|| self.new_total());
             for (j, sum) in self.sums.iter().enumerate() {
-                let into = &mut vector[dense_chunk(shape.size(), n, j)];
-                let len = into.len();
-                match sum {
-                    Some(ChunkSum::Own { claim, .. }) => into.copy_from_slice(claim.as_slice(len)),
-                    Some(ChunkSum::There { there, .. }) => {
-                        into.copy_from_slice(&there.dense(0..len).ok_or(WRONG_SUM)?);
-                    }
+                let range = dense_chunk(shape.size(), n, j);
+                let (first, len) = (range.start, range.len());
+                let numbers = match sum {
+                    Some(ChunkSum::Own { claim, .. }) => claim.as_slice(len),
+                    Some(ChunkSum::There { there, .. }) => &there.dense(0..len).ok_or(WRONG_SUM)?,
                     Some(ChunkSum::Here(_)) => return Err(WRONG_SUM),
-                    Some(ChunkSum::Placed(_)) | None => {}
+                    Some(ChunkSum::Placed(_)) | None => continue,
+                };
+                let copy = |into: &mut [f32], piece: Range<usize>| {
+                    into.copy_from_slice(&numbers[piece.start - first..piece.end - first]);
+                };
+                if !total.write(range, copy) {
+                    return Err(WRONG_SUM);
                 }
             }
-            return Ok(vector);
+            return total.read(0..shape.size()).ok_or(WRONG_SUM);
         }
         let mut vector = Vector::with_capacity(shape.size());
         let mut buffers = Vector::with_capacity(shape.buffers);

@@ -156,6 +156,15 @@ fn run_with(
             let (message, parts) =
                 wires.get_mut(&wire).and_then(|it| it.pop_front()).expect("it is busy");
             let from = WorkerId(wire.0 as u32);
+            // Numbers may be read to where they belong, as links do if they come one by one.
+            let mut parts = parts;
+            if let Some(Segment::Floats(numbers)) = parts.first_mut()
+                && dice.below(2) == 0
+                && let Some(mut room) = members[wire.1].room(from, &message, numbers.len())
+            {
+                room.copy_from_slice(numbers);
+                *numbers = room;
+            }
             let effects = members[wire.1].receive(from, message, parts);
             (wire.1, effects.expect("members of one version understand each other"))
         };
@@ -356,6 +365,42 @@ fn two_members_add_a_short_vector_where_it_has_come() {
         let ExchangeResult::Summed(sum) = result else { panic!("it is a sum") };
         assert_eq!(sum.gradient.sum.as_ptr(), place, "without memory of its own");
     }
+}
+
+#[test]
+fn a_piece_of_a_sum_has_one_place_and_nothing_else_has() {
+    let size = 3 * 1024 * 5;
+    let sum = |exchange| {
+        let name = ExchangeName { view: view(3).name(), exchange };
+        PeerMessage::Sum { name, form: Form::Dense, in_slot: false }
+    };
+    let peer = WorkerId(1);
+    let mut member = Exchanges::new(WorkerId(0), shape(Codec::Dense, size), None);
+    assert!(member.room(peer, &sum(7), size / 3).is_none(), "this member has not entered");
+    member.enter(Ticket(1), view(3), 7, dense_entries(3, size, 7)[0].clone());
+    assert!(member.room(peer, &sum(8), size / 3).is_none(), "another exchange");
+    assert!(member.room(peer, &sum(7), size / 3 - 1).is_none(), "another length");
+    assert!(member.room(WorkerId(9), &sum(7), size / 3).is_none(), "not a member");
+    assert!(member.room(WorkerId(0), &sum(7), size / 3).is_none(), "this member adds it itself");
+    let name = ExchangeName { view: view(3).name(), exchange: 7 };
+    assert!(member.room(peer, &chunk_message(name, size as u64), size / 3).is_none(), "no sum");
+    for start in [1, size as u64 / 3, u64::MAX] {
+        let piece = PeerMessage::Piece { name, start, of_sum: true };
+        assert!(member.room(peer, &piece, size / 3).is_none(), "from {start} on");
+    }
+    let mut room = member.room(peer, &sum(7), size / 3).expect("it is expected");
+    assert!(member.room(peer, &sum(7), size / 3).is_none(), "it was given");
+    room.fill(5.0);
+    // Another one in other memory, while that is being read.
+    assert!(member.receive(peer, sum(7), dense(size / 3)).is_err(), "it cannot be written twice");
+    let parts = vec![Segment::Floats(room), Segment::Floats(Vector::new())];
+    assert!(member.receive(peer, sum(7), parts).is_ok());
+
+    let mut pair = Exchanges::new(WorkerId(0), shape(Codec::Dense, size), None);
+    pair.enter(Ticket(1), view(2), 7, dense_entries(2, size, 7)[0].clone());
+    let name = ExchangeName { view: view(2).name(), exchange: 7 };
+    let message = PeerMessage::Sum { name, form: Form::Dense, in_slot: false };
+    assert!(pair.room(peer, &message, size / 3).is_none(), "two members send no sums");
 }
 
 #[test]

@@ -138,3 +138,30 @@ fn bytes_that_are_not_a_frame_never_panic() {
         }
     }
 }
+
+#[test]
+fn long_numbers_are_read_to_where_they_belong_if_the_room_has_their_length() {
+    let long: Vec<f32> = (0..5000).map(|i| i as f32).collect();
+    for (room, is_used) in [(5000, true), (4999, false)] {
+        let message: [u64; WORDS] = std::array::from_fn(|i| i as u64);
+        let segments = [Slice::Floats(&long), Slice::Floats(&long)];
+        let mut stream = encode_words(&message, &segments, 0).expect("there is room");
+        segments.iter().for_each(|it| stream.extend_from_slice(bytes_of(*it)));
+        let place = std::sync::Arc::new(std::sync::Mutex::new(vec![]));
+        let places = place.clone();
+        let mut decoder = Decoder::new(LIMITS, Pool::default());
+        decoder.set_rooms(Box::new(move |words, len| {
+            assert_eq!((*words, len), (message, 5000));
+            let room = Vector::zeros(room);
+            places.lock().expect("nobody panics").push(room.as_ptr() as usize);
+            Some(room)
+        }));
+        let arrived = decoder.take(&mut stream.as_slice()).expect("it is well formed");
+        let segments = arrived.expect("it is whole").segments;
+        let floats = super::floats(segments).expect("both are floats");
+        assert!(floats.iter().all(|it| *it == long), "room for {room}");
+        let asked = place.lock().expect("nobody panics").clone();
+        assert_eq!(asked.len(), 1, "only the first numbers of a frame have a place");
+        assert_eq!(asked[0] == floats[0].as_ptr() as usize, is_used);
+    }
+}

@@ -51,6 +51,8 @@ impl Serving {
         }
         conn.standing = Standing::Peer(who);
         conn.link.set_limits(self.limits);
+        let exchanges = self.exchanges.clone();
+        conn.link.set_rooms(move |message, len| exchanges.lock().room(who, message, len));
         for (message, load) in self.waiting.remove(&who).unwrap_or_default() {
             conn.link.queue(&message, load);
         }

@@ -32,6 +32,8 @@ const SPIN: Duration = Duration::from_micros(100);
 /// So long it looks if a peer was late last time. That peer may be late because it had to be woken, as this one then is; if one of them
 /// does not wait for the other, both wake each other in every exchange from then on.
 const SPIN_LATE: Duration = Duration::from_micros(400);
+/// So long members look that let each other run in between: that holds up nobody, and to be woken takes longer than a turn.
+const IN_TURNS_SPIN: Duration = Duration::from_micros(400);
 /// After so long, something else may hold up the peer, and have this core if it needs one.
 const ALONE: Duration = Duration::from_micros(30);
 
@@ -58,7 +60,12 @@ impl Look {
     /// Waits for a moment; returns whether to look once more.
     pub fn on(&self, looks: Looks) -> bool {
         let now = Instant::now();
-        if looks == Looks::No || now >= self.until {
+        let is_over = match looks {
+            Looks::Always => now >= self.until,
+            Looks::InTurns => now >= self.since + IN_TURNS_SPIN,
+            Looks::No => true,
+        };
+        if is_over {
             return false;
         }
         match looks == Looks::InTurns || now >= self.since + ALONE {
