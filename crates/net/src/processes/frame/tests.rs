@@ -162,6 +162,7 @@ fn long_numbers_are_read_to_where_they_belong_if_the_room_has_their_length() {
         assert!(floats.iter().all(|it| *it == long), "room for {room}");
         let asked = place.lock().expect("nobody panics").clone();
         assert_eq!(asked.len(), 1, "only the first numbers of a frame have a place");
-        assert_eq!(asked[0] == floats[0].as_ptr() as usize, is_used);
+        // What was not used is free, and may be where the numbers are now.
+        assert!(!is_used || asked[0] == floats[0].as_ptr() as usize);
     }
 }
