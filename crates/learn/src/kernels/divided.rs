@@ -46,7 +46,7 @@ impl Divided {
         let mut end = 0;
         let part = |length| {
             let start = end;
-            end += length;
+            end = usize::checked_add(end, length).expect("the parts fit into memory");
             Part { range: start..end, stage: Stage::Free }
         };
         // Of two parts that begin at the same place, one would be empty.
@@ -90,6 +90,9 @@ impl Divided {
 
     /// These numbers, which are whole parts, to be read where they lie; `None` if some of them have not come back.
     pub fn read(&self, range: Range<usize>) -> Option<Lent> {
+        if range.end > self.parts.last().map_or(0, |part| part.range.end) {
+            return None;
+        }
         let first = self.parts.partition_point(|part| part.range.end <= range.start);
         let mut end = range.start;
         for part in self.parts[first..].iter().take_while(|part| part.range.start < range.end) {
@@ -106,6 +109,12 @@ impl Divided {
             let first = self.memory.start.add(range.start);
             Lent::new(first, range.len(), self.memory.clone())
         })
+    }
+
+    /// Whether nobody has been lent any of these numbers.
+    pub fn is_free(&self, range: Range<usize>) -> bool {
+        let overlaps = |part: &&Part| part.range.start < range.end && range.start < part.range.end;
+        self.parts.iter().filter(overlaps).all(|part| part.stage == Stage::Free)
     }
 
     fn part(&mut self, start: usize) -> Option<&mut Part> {
@@ -168,6 +177,16 @@ mod tests {
         drop(divided.lend(0, 2));
         assert!(divided.read(0..5).is_none(), "the first was dropped");
         assert!(divided.read(3..5).is_none() && divided.read(2..4).is_none(), "not whole parts");
+        let beyond = usize::MAX / 2;
+        assert!(divided.read(beyond..beyond).is_none() && divided.read(9..10).is_none());
+        assert!(divided.is_free(5..9) && !divided.is_free(4..9) && !divided.is_free(0..1));
+    }
+
+    #[test]
+    #[should_panic(expected = "the parts fit into memory")]
+    fn lengths_that_no_memory_has_are_refused() {
+        let half = 1 << (usize::BITS - 1);
+        Divided::new(&Pool::default(), [half, half, 4]);
     }
 
     #[test]

@@ -14,10 +14,14 @@ pub fn gap(place: *const f32) -> usize {
     (place as usize).wrapping_neg() % ALIGNMENT / size_of::<f32>()
 }
 
+fn with_fill(len: usize) -> usize {
+    len.checked_add(FILL_MAX).expect("the numbers fit into memory")
+}
+
 /// This many zeros, behind those that only fill the memory up to an aligned place: how many these are is returned, too.
 pub fn zeros(len: usize) -> (Vec<f32>, usize) {
     // Not an aligned allocation of zeros: it would write them, while the system has pages of zeros at hand.
-    let mut floats = vec![0.0; len + FILL_MAX];
+    let mut floats = vec![0.0; with_fill(len)];
     advise(&mut floats);
     let start = gap(floats.as_ptr());
     floats.truncate(start + len);
@@ -26,7 +30,7 @@ pub fn zeros(len: usize) -> (Vec<f32>, usize) {
 
 /// Memory for this many numbers, behind zeros that only fill it up to an aligned place.
 pub fn with_capacity(len: usize) -> (Vec<f32>, usize) {
-    let mut floats = Vec::with_capacity(len + FILL_MAX);
+    let mut floats = Vec::with_capacity(with_fill(len));
     advise(&mut floats);
     let start = gap(floats.as_ptr());
     floats.resize(start, 0.0);

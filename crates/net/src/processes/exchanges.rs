@@ -497,7 +497,14 @@ impl Exchanges {
         let Some(Entered { ticket, view, progress, .. }) = entered else { return Ok(()) };
         let result = match progress {
             Progress::Whole { meeting, .. } => meeting.end(self.shape.seed, view, name.exchange),
-            Progress::Chunked(chunked) => chunked.end(view, self.near.as_mut())?,
+            Progress::Chunked(chunked) => match chunked.end(view.clone(), self.near.as_mut()) {
+                Ok(result) => result,
+                // Not always who sent something last.
+                Err((rank, violation)) => {
+                    effects.wrong.push((view.members[rank], violation));
+                    return Ok(());
+                }
+            },
         };
         if let Some(near) = &mut self.near {
             near.release(Until::Completed(name.exchange));

@@ -26,6 +26,8 @@ pub struct Link {
     outgoing: VecDeque<Outgoing>,
     /// Bytes that wait to be sent.
     queued: u64,
+    /// Whether something waits of an exchange that the peer must have ended.
+    lags: bool,
     /// Whether the socket is empty, as far as the last call has shown.
     is_empty: bool,
     /// Whether the peer has closed it.
@@ -51,6 +53,8 @@ pub enum Got {
 
 /// A frame that is being sent, and how many of its bytes are. What it carries lies in `load`, or behind the head if it is short.
 struct Outgoing {
+    /// The exchange that it belongs to, if it does.
+    exchange: Option<u64>,
     head: Vec<u8>,
     load: Load,
     bytes: usize,
@@ -86,6 +90,7 @@ impl Link {
             unread: 0..0,
             outgoing,
             queued: 0,
+            lags: false,
             is_empty: false,
             ends: false,
         }
@@ -142,7 +147,17 @@ impl Link {
         drop(slices);
         let load = if is_joined { Load::None } else { load };
         self.queued += bytes as u64;
-        self.outgoing.push_back(Outgoing { head, load, bytes, sent: 0 });
+        let exchange = message.exchange();
+        // A peer takes part in an exchange only when it has everything of the one before the last. One that enters and does not read would make
+        // this process keep the vectors of all that follow.
+        let oldest = || self.outgoing.iter().find_map(|it| it.exchange);
+        self.lags |= exchange.is_some_and(|new| oldest().is_some_and(|old| old + 2 <= new));
+        self.outgoing.push_back(Outgoing { exchange, head, load, bytes, sent: 0 });
+    }
+
+    /// Whether the peer does not read what it must have read.
+    pub fn lags(&self) -> bool {
+        self.lags
     }
 
     pub fn queued(&self) -> u64 {
@@ -250,5 +265,30 @@ impl Link {
                 return Ok(Got::Frame(frame));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_runtime::view::ViewName;
+
+    use super::super::message::ExchangeName;
+    use super::*;
+
+    #[test]
+    fn a_peer_that_takes_part_and_does_not_read_lags() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("there is a port");
+        let address = listener.local_addr().expect("it is bound");
+        let stream = TcpStream::connect(address).expect("it listens");
+        let limits = Limits::for_replica(10);
+        let mut link = Link::new(stream, None, limits, Pool::default());
+        let mut queue = |exchange| {
+            let name = ExchangeName { view: ViewName { incarnation: 1, number: 1 }, exchange };
+            link.queue(&PeerMessage::Piece { name, start: 0, of_sum: false }, Load::None);
+            link.lags()
+        };
+        // It may have the last exchange before it; 0 is settling, which has no place in their order.
+        assert_eq!([7, 0, 7, 8, 0].map(&mut queue), [false; 5]);
+        assert!(queue(9), "it cannot have entered the exchange 8 without all of the exchange 7");
     }
 }

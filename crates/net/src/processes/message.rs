@@ -93,6 +93,19 @@ pub enum PeerMessage {
     },
 }
 
+impl PeerMessage {
+    /// The number of the exchange that it belongs to; `None` while members settle, too.
+    pub fn exchange(&self) -> Option<u64> {
+        match self {
+            PeerMessage::Entry { name, .. }
+            | PeerMessage::Chunk { name, .. }
+            | PeerMessage::Sum { name, .. }
+            | PeerMessage::Piece { name, .. } => Some(name.exchange).filter(|number| *number > 0),
+            _ => None,
+        }
+    }
+}
+
 /// Names an exchange, and never another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "[u64; 3]", into = "[u64; 3]")]

@@ -49,6 +49,8 @@ pub struct Chunked {
     total: Option<Total>,
     /// The sum of two members over links, as far as it was added.
     pair: Option<Vector>,
+    /// Which peers are told of dense sums by notices, and which over links.
+    ways: Option<(Vec<WorkerId>, Vec<WorkerId>)>,
 }
 
 /// This member's chunk of what all members add.
@@ -102,8 +104,20 @@ impl Chunked {
             _ => Parts::Encoded(Adding::new(n)),
         };
         let sums = (0..n).map(|_| None).collect();
-        let (entries, added, total, pair) = (vec![None; n], 0, None, None);
-        Chunked { shape, rank, exchange, is_near, pool, entries, parts, added, sums, total, pair }
+        Chunked {
+            shape,
+            rank,
+            exchange,
+            is_near,
+            pool,
+            entries: vec![None; n],
+            parts,
+            added: 0,
+            sums,
+            total: None,
+            pair: None,
+            ways: None,
+        }
     }
 
     fn is_dense(&self) -> bool {
@@ -221,7 +235,10 @@ impl Chunked {
         let lengths = self.sum_lengths(from);
         let payload = match values {
             Values::There(there) if self.is_dense() => {
-                let is_right = there.dense_len() == Some(lengths.0);
+                // Nor may some of it be on its way over the link, too: it has one place.
+                let range = dense_chunk(self.shape.size(), self.members(), from);
+                let is_alone = self.total.as_ref().is_none_or(|total| total.is_free(range));
+                let is_right = there.dense_len() == Some(lengths.0) && is_alone;
                 return if is_right {
                     Ok(ChunkSum::There { there, in_slot })
                 } else {
@@ -307,11 +324,12 @@ impl Chunked {
         have_entered && (self.length() == 0 || has_all)
     }
 
+    /// The result; or the rank of the member whose sum cannot be used.
     pub fn end(
         mut self,
         view: Arc<View>,
         mut near: Option<&mut Near>,
-    ) -> Result<ExchangeResult, Violation> {
+    ) -> Result<ExchangeResult, (usize, Violation)> {
         let vector = match self.length() {
             0 => Vector::new(),
             _ if self.is_pair() && self.added > 0 => self.pair.take().unwrap_or_default(),
@@ -329,7 +347,7 @@ impl Chunked {
         Ok(ExchangeResult::Summed(Arc::new(Sum::new(self.exchange, view, vector, tails))))
     }
 
-    fn copy_out(&mut self) -> Result<Vector, Violation> {
+    fn copy_out(&mut self) -> Result<Vector, (usize, Violation)> {
         let (shape, n) = (self.shape, self.members());
         if self.is_dense() {
             let mut total = self.total.take().unwrap_or_else(|| self.new_total());
@@ -338,23 +356,26 @@ impl Chunked {
                 let (first, len) = (range.start, range.len());
                 let numbers = match sum {
                     Some(ChunkSum::Own { claim, .. }) => claim.as_slice(len),
-                    Some(ChunkSum::There { there, .. }) => &there.dense(0..len).ok_or(WRONG_SUM)?,
-                    Some(ChunkSum::Here(_)) => return Err(WRONG_SUM),
+                    Some(ChunkSum::There { there, .. }) => {
+                        &there.dense(0..len).ok_or((j, WRONG_SUM))?
+                    }
+                    Some(ChunkSum::Here(_)) => return Err((j, WRONG_SUM)),
                     Some(ChunkSum::Placed(_)) | None => continue,
                 };
                 let copy = |into: &mut [f32], piece: Range<usize>| {
                     into.copy_from_slice(&numbers[piece.start - first..piece.end - first]);
                 };
                 if !total.write(range, copy) {
-                    return Err(WRONG_SUM);
+                    return Err((j, WRONG_SUM));
                 }
             }
-            return total.read(0..shape.size()).ok_or(WRONG_SUM);
+            return total.read(0..shape.size()).ok_or((self.rank, WRONG_SUM));
         }
         let mut vector = Vector::with_capacity(shape.size());
         let mut buffers = Vector::with_capacity(shape.buffers);
-        for sum in self.sums.iter().flatten() {
-            let ChunkSum::Here(payload) = sum else { return Err(WRONG_SUM) };
+        for (j, sum) in self.sums.iter().enumerate() {
+            let Some(sum) = sum else { continue };
+            let ChunkSum::Here(payload) = sum else { return Err((j, WRONG_SUM)) };
             let chunk = payload.decode();
             let (learned, plain) = chunk.split_at(payload.learned.len());
             vector.extend_from_slice(learned);

@@ -74,6 +74,11 @@ impl Total {
         self.numbers.lend(start, len).map(Vector::from)
     }
 
+    /// Whether none of these numbers has arrived, or is about to.
+    pub fn is_free(&self, range: Range<usize>) -> bool {
+        self.numbers.is_free(range)
+    }
+
     /// A piece has arrived, in its [`room`](Self::room) or elsewhere; returns whether it was missing.
     pub fn place(&mut self, start: usize, values: Vector) -> bool {
         let elsewhere = match values.into_lent().map(|lent| self.numbers.settle(start, lent)) {

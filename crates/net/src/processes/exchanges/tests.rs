@@ -1,5 +1,7 @@
 //! Sums of processes have the bits of sums in one place, whether members use links, read each other's memory, or both.
 
+use std::collections::VecDeque;
+
 use paceline_learn::kernels::shared::PeerSegment;
 use paceline_learn::{Dice, Vector};
 use paceline_runtime::Sum;
@@ -87,7 +89,7 @@ fn view(n: u32) -> Arc<View> {
     Arc::new(View { incarnation: 1, number: 4, members: (0..n).map(WorkerId).collect() })
 }
 
-type Wires = BTreeMap<(usize, usize), std::collections::VecDeque<(PeerMessage, Vec<Segment>)>>;
+type Wires = BTreeMap<(usize, usize), VecDeque<(PeerMessage, Vec<Segment>)>>;
 
 fn settle_effects(
     at: usize,
@@ -401,6 +403,96 @@ fn a_piece_of_a_sum_has_one_place_and_nothing_else_has() {
     let name = ExchangeName { view: view(2).name(), exchange: 7 };
     let message = PeerMessage::Sum { name, form: Form::Dense, in_slot: false };
     assert!(pair.room(peer, &message, size / 3).is_none(), "two members send no sums");
+}
+
+/// A member of this host that tells its sum by a notice, and begins to send it over the link as well: it is the one to blame, and not who
+/// sends the last part.
+#[test]
+fn a_sum_that_comes_in_two_ways_is_its_owners_fault() {
+    let size = 3 * 1024 * 5;
+    for notice_first in [false, true] {
+        let mut all = members(3, shape(Codec::Dense, size), Host::Parity);
+        let entries = dense_entries(3, size, 7);
+        let name = ExchangeName { view: view(3).name(), exchange: 7 };
+        let sum = PeerMessage::Sum { name, form: Form::Dense, in_slot: false };
+        let (victim, liar, honest) = (0, WorkerId(2), WorkerId(1));
+        let mut sends = vec![];
+        for (at, entry) in entries.iter().enumerate() {
+            let effects = all[at].enter(Ticket(at as u64), view(3), 7, entry.clone());
+            sends.extend(effects.sends.into_iter().map(|send| (at, send)));
+        }
+        let room = |member: &mut Exchanges| member.room(liar, &sum, size / 3);
+        let held = (!notice_first).then(|| room(&mut all[victim]).expect("nothing has come yet"));
+        // Everything is delivered but what the honest member sends last, its sum.
+        let mut last = vec![];
+        while let Some((from, (to, message, load))) = (!sends.is_empty()).then(|| sends.remove(0)) {
+            let (from, to) = (WorkerId(from as u32), to.0 as usize);
+            if to == victim && matches!(message, PeerMessage::Sum { .. }) {
+                last.push((from, message, segments(&load)));
+                continue;
+            }
+            let effects = all[to].receive(from, message, segments(&load)).expect("it is right");
+            sends.extend(effects.sends.into_iter().map(|send| (to, send)));
+            for (at, member) in all.iter_mut().enumerate().filter(|(at, _)| *at != victim) {
+                sends.extend(member.look().sends.into_iter().map(|send| (at, send)));
+            }
+        }
+        // The victim reads the sum of the liar on its board.
+        let mut wrong = all[victim].look().wrong;
+        if notice_first {
+            assert!(room(&mut all[victim]).is_none(), "it has told its sum");
+        }
+        assert_eq!(last.len(), 1);
+        for (from, message, parts) in last {
+            assert_eq!(from, honest);
+            let effects = all[victim].receive(from, message, parts).expect("it did nothing wrong");
+            assert_eq!(effects.done.len(), usize::from(notice_first));
+            wrong.extend(effects.wrong);
+        }
+        assert!(wrong.iter().all(|(who, _)| *who == liar), "{wrong:?}");
+        assert_eq!(wrong.len(), usize::from(!notice_first));
+        drop(held);
+    }
+}
+
+/// A member of the same host may map this one's memory at any moment, also when it has got half of a sum over its link.
+#[test]
+fn a_peer_that_begins_to_read_our_memory_gets_each_sum_in_one_way() {
+    let size = 3 * (PIECE + 1024);
+    let entries = dense_entries(3, size, 7);
+    for met_at in 0.. {
+        let near = || Some(Near::new(size).expect("memory can be shared"));
+        let shape = shape(Codec::Dense, size);
+        let mut all: Vec<Exchanges> =
+            (0..3).map(|i| Exchanges::new(WorkerId(i), shape, near())).collect();
+        let (mut sends, mut results, mut delivered) = (VecDeque::new(), 0, 0);
+        let mut follow = |at: usize, effects: Effects, sends: &mut VecDeque<_>| {
+            assert!(effects.wrong.is_empty(), "met at {met_at}: {:?}", effects.wrong);
+            sends.extend(effects.sends.into_iter().map(|send| (at, send)));
+            results += effects.done.len();
+        };
+        for (at, entry) in entries.iter().enumerate() {
+            let effects = all[at].enter(Ticket(at as u64), view(3), 7, entry.clone());
+            follow(at, effects, &mut sends);
+        }
+        while let Some((from, (to, message, load))) = sends.pop_front() {
+            if delivered == met_at {
+                meet(&mut all, 0, 2);
+                meet(&mut all, 2, 0);
+            }
+            delivered += 1;
+            let (from, to) = (WorkerId(from as u32), to.0 as usize);
+            let effects = all[to].receive(from, message, segments(&load));
+            follow(to, effects.expect("all are honest"), &mut sends);
+            for (at, member) in all.iter_mut().enumerate() {
+                follow(at, member.look(), &mut sends);
+            }
+        }
+        assert_eq!(results, 3, "met at {met_at}");
+        if met_at == delivered {
+            break;
+        }
+    }
 }
 
 #[test]

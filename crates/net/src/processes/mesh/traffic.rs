@@ -32,7 +32,7 @@ impl Serving {
         for token in dirty.drain() {
             let Some(conn) = self.conns.get_mut(&token) else { continue };
             let has_more = conn.link.write();
-            let is_full = conn.link.queued() > QUEUE_MAX + 2 * self.limits.body;
+            let is_full = conn.link.queued() > QUEUE_MAX + 2 * self.limits.body || conn.link.lags();
             match has_more {
                 Ok(true) if !is_full => self.dirty.insert(token),
                 Ok(false) if !is_full => {}

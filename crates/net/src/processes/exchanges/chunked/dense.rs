@@ -52,9 +52,14 @@ impl Chunked {
     /// Memory for a piece of the sum of a member's chunk that is about to arrive; `None` if it is not expected.
     pub fn room(&mut self, from: usize, start: usize, len: usize) -> Option<Vector> {
         let range = dense_chunk(self.shape.size(), self.members(), from);
+        let is_next = match &self.sums[from] {
+            None => start == 0,
+            Some(ChunkSum::Placed(placed)) => start == *placed,
+            Some(_) => false,
+        };
         let is_expected = self.is_dense() && !self.is_pair() && from != self.rank;
-        let at = range.start.checked_add(start).filter(|at| is_expected && *at < range.end)?;
-        self.total().room(at, len)
+        let is_here = is_next && is_expected && start < range.len();
+        is_here.then(|| self.total().room(range.start + start, len)).flatten()
     }
 
     /// A piece of the sum of a member's chunk.
@@ -100,7 +105,9 @@ impl Chunked {
         mut near: Option<&mut Near>,
         effects: &mut Effects,
     ) {
-        let (mut reached, far) = self.peers(view, near.as_deref());
+        // Once for all pieces: a peer that begins to read this member's memory meanwhile would get some of them in both ways.
+        let ways = self.ways.take().unwrap_or_else(|| self.peers(view, near.as_deref()));
+        let (mut reached, far) = self.ways.insert(ways).clone();
         if self.is_near
             && let Some(near) = near.as_deref_mut()
         {
