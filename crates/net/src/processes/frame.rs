@@ -204,7 +204,7 @@ pub fn encode_words(
     (segments.len() <= WORDS_SEGMENTS).then_some(bytes)
 }
 
-/// Gives memory for the numbers behind a head of words, so many of them; `None`: any will do.
+/// Gives memory for the numbers behind a head of words, of which it is told how many there are; `None`: any memory will do.
 pub type Rooms = Box<dyn Fn(&[u64; WORDS], usize) -> Option<Vector> + Send>;
 
 /// Puts frames together as their bytes arrive.

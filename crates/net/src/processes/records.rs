@@ -23,7 +23,7 @@ const ADDED_MAX: usize = 256;
 const TAG: usize = 16;
 const ADDED: usize = 1 + TAG;
 
-/// So many records in a row may carry nothing. What carries nothing counts for no turn of a link.
+/// How many records in a row may carry nothing. Such records are not counted in a link's turn, so that they could go on for ever.
 const WITHOUT_DATA_MAX: u32 = 32;
 
 /// Types of records (5.1).
@@ -250,7 +250,7 @@ impl Half {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Encrypts so many bytes that lie behind the room for a header; returns how long the record is.
+    /// Encrypts the `length` bytes that lie behind the room for a header; returns how long the record is.
     fn seal(&mut self, kind: u8, record: &mut [u8], length: usize) -> io::Result<usize> {
         let (header, rest) = record.split_at_mut(HEADER);
         let (plain, rest) = rest.split_at_mut(length + 1);

@@ -27,18 +27,19 @@ impl Looks {
     }
 }
 
-/// So long a thread looks. A peer needs some of it to write what it has to say.
+/// How long a thread looks. A peer needs some of this time to write what it has to say.
 const SPIN: Duration = Duration::from_micros(100);
-/// So long it looks if a peer was late last time. That peer may be late because it had to be woken, as this one then is; if one of them
+/// How long a thread looks if a peer was late last time. That peer may be late because it had to be woken, as this one then is; if one of them
 /// does not wait for the other, both wake each other in every exchange from then on.
 const SPIN_LATE: Duration = Duration::from_micros(400);
-/// So long members look that let each other run in between: that holds up nobody, and to be woken takes longer than a turn.
+/// How long members look that let each other run in between. This holds up nobody, and a thread that must be woken waits longer than for its
+/// turn.
 const IN_TURNS_SPIN: Duration = Duration::from_micros(400);
-/// After so long, something else may hold up the peer, and have this core if it needs one.
+/// After this time something else may hold up the peer, and may have this core if it needs one.
 const ALONE: Duration = Duration::from_micros(30);
 
-/// If to let others run took longer than this, somebody did. A member that has a core to itself and shares it all the same sleeps then: the
-/// system looks for a free core when it wakes a thread, and leaves threads together that let each other run.
+/// A thread that let others run and comes back later than this shares its core with another one. If there are as many cores as members, it
+/// sleeps for a moment: the system looks for a free core when it wakes a thread, but leaves threads together that let each other run.
 const SHARED: Duration = Duration::from_micros(10);
 
 pub struct Look {

@@ -292,7 +292,7 @@ impl Links {
     }
 }
 
-/// How long it is to this time, at most so long.
+/// How long it is to this time, or `max` if that is less.
 fn until(at: Option<Instant>, max: Duration) -> Duration {
     at.map_or(max, |at| at.saturating_duration_since(Instant::now()).min(max))
 }

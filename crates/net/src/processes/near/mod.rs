@@ -68,7 +68,7 @@ struct Peer {
     reads: Option<(u64, usize)>,
 }
 
-/// Memory that must not be written before members have come so far.
+/// Memory that must not be written before members have reached a point in the sequence of exchanges.
 struct Kept {
     until: Until,
     payload: Option<Arc<Payload>>,

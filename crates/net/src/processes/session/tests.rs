@@ -142,7 +142,7 @@ fn bytes_arrive_as_they_were_sent_also_with_keys_that_change() {
         let second = [noise(seed + 1, 500_000), noise(seed + 2, 700_000)];
         exchange(&mut ends, &second, &mut dice);
         assert!(ends[0].got == second[1] && ends[1].got == second[0], "seed {seed}");
-        // A record holds at most 16 kB, and one of so many tells of the next keys.
+        // A record holds at most 16 kB, and the last one of each key tells of the next key.
         let least = (500_000 >> 14) / (2 + seed);
         assert!(ends.iter_mut().all(|end| records(end).updates >= least), "seed {seed}");
     }
