@@ -267,11 +267,14 @@ class Run:
             if is_late:
                 # The job was over when it wanted to join (again), or when it continued: it would wait for a coordinator.
                 worker.kill()
+            # One that was stopped when the job ended finds nobody. It ends by itself when its coordinator has been away for 12 times the patience.
+            is_orphan = any(line.startswith("the coordinator is away") for line in last)
             try:
-                code = worker.wait(20)
+                code = worker.wait(20 + (12 * self.options.patience if is_orphan else 0))
             except subprocess.TimeoutExpired:
                 raise Wrong(f"a worker does not end: {worker.path}") from None
-            if code not in (0, -signal.SIGKILL) and not is_late and "the job is over" not in self.messages(worker):
+            is_fine = is_late or is_orphan or "the job is over" in self.messages(worker)
+            if code not in (0, -signal.SIGKILL) and not is_fine:
                 raise Wrong(f"a worker failed ({code}): {worker.path}")
         self.journal.read()
         ledger, counts = result["ledger"], self.journal.counts

@@ -64,7 +64,7 @@ struct Outgoing {
 /// Pieces handed to the system in one call.
 const PIECES: usize = 16;
 /// Up to this many bytes are copied behind their head: that takes less time than to hand two pieces to the system.
-const JOINED: usize = 16 << 10;
+const JOINED: usize = 8 << 10;
 /// Bytes that a link reads, or writes, before others do: what one end writes the other reads while it is in the processor's cache. A piece
 /// of a long vector fits with its head: the rest of one would be sent alone. (That no other frame begins in the same turn was tried, and was
 /// no faster.)
