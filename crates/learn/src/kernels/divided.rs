@@ -1,4 +1,4 @@
-//! Memory of a vector whose parts are written apart from each other, by whoever gets them first, and are read together.
+//! Memory of a vector that is written part by part and then read as a whole. Each part has one writer.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -60,9 +60,10 @@ impl Divided {
     /// The numbers of the part that begins here, to be written; `None` if it was lent before, or has another length.
     pub fn lend(&mut self, start: usize, len: usize) -> Option<Lent> {
         let part = self.part(start).filter(|part| part.range.len() == len)?;
-        if std::mem::replace(&mut part.stage, Stage::Lent) != Stage::Free {
+        if part.stage != Stage::Free {
             return None;
         }
+        part.stage = Stage::Lent;
         // SAFETY: the range is inside of the numbers, whose memory lives as long as `Memory` and does not move with it; all of it was
         // initialized. The part was free, so that this is the only one that reads or writes it until it comes back.
         Some(unsafe {
@@ -157,6 +158,7 @@ mod tests {
             let whole = divided.read(0..9 * factor).expect("all are written");
             assert_eq!(whole.as_slice()[5 * factor..].as_ptr(), read.as_ptr(), "nothing is copied");
             assert!(divided.lend(0, 2 * factor).is_none(), "it is only read from now on");
+            assert!(divided.read(0..9 * factor).is_some(), "a refusal changes nothing");
             drop(divided);
             let sum: f32 = whole.as_slice().iter().sum();
             assert_eq!(sum, (3 + 2 * 4) as f32 * factor as f32);

@@ -48,7 +48,7 @@ pub struct Records {
     pub(super) records_max: u64,
     /// Whether the peer has asked for new keys, which it gets before anything else is encrypted.
     owes_update: bool,
-    /// How often it was told of new keys.
+    /// How often this end has changed the key that it encrypts with.
     pub(super) updates: u64,
     /// How many records of the peer have carried nothing since one did.
     without_data: u32,

@@ -191,7 +191,7 @@ impl Session {
         Ok(count > 0)
     }
 
-    /// Goes on with the handshake as far as the bytes last that have come.
+    /// Continues the handshake until it is over, or until it needs bytes that have not arrived.
     fn shake_hands(&mut self) -> io::Result<()> {
         while let Stage::Handshake { side, shown } = &mut self.stage {
             let unread = &mut self.incoming[self.unread.clone()];

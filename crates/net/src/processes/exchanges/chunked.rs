@@ -49,7 +49,7 @@ pub struct Chunked {
     total: Option<Total>,
     /// The sum of two members over links, as far as it was added.
     pair: Option<Vector>,
-    /// Which peers are told of dense sums by notices, and which over links.
+    /// The peers that read this member's dense sums in shared memory, and those that get them over links. They are chosen once for each exchange.
     ways: Option<(Vec<WorkerId>, Vec<WorkerId>)>,
 }
 
