@@ -15,8 +15,8 @@ type Spare = (Vec<f32>, usize);
 #[derive(Clone, Debug, Default)]
 pub struct Pool(Arc<Mutex<Vec<Spare>>>);
 
-/// Shorter vectors are not worth it: the allocator keeps their memory itself.
-const WORTHWHILE: usize = 16 << 10;
+/// Shorter vectors are not worth it: the allocator keeps their memory itself, and filling it with zeros takes less than a microsecond.
+const WORTHWHILE: usize = 4 << 10;
 /// The memory of this many long vectors is kept, and of short ones up to this many numbers: pieces of a sum come from all members at once.
 const SPARE: usize = 8;
 const SPARE_NUMBERS: usize = 8 << 20;
@@ -109,8 +109,8 @@ mod tests {
             pool.0.lock().expect("nobody panics").len()
         };
         assert_eq!(lend(20, LONG), SPARE);
-        let short = lend(1000, WORTHWHILE) - SPARE;
+        let short = lend(4000, WORTHWHILE) - SPARE;
         let fits = |len: usize| SPARE_NUMBERS / len;
-        assert!((fits(WORTHWHILE + 1000) - 1..=fits(WORTHWHILE)).contains(&short), "{short}");
+        assert!((fits(WORTHWHILE + 4000) - 1..=fits(WORTHWHILE)).contains(&short), "{short}");
     }
 }

@@ -221,8 +221,10 @@ pub struct Decoder {
 
 /// What is left of a segment is read where it belongs if it has this many bytes.
 const WORTHWHILE: u64 = 8 << 10;
-/// How many bytes are read ahead.
-pub const AHEAD: usize = 32 << 10;
+/// A segment of this many bytes is read apart from its head.
+const LONG: u64 = 32 << 10;
+/// How many bytes are read ahead. Two chunks of a short sum fit: a peer that is ahead has sent its part of the next one, too.
+pub const AHEAD: usize = 64 << 10;
 
 #[derive(Debug)]
 enum Stage {
@@ -368,6 +370,12 @@ impl Decoder {
         }
     }
 
+    /// How many bytes are read together with the rest of a long segment: the head that follows, if it is like the last one; 0 if it is not
+    /// known how long that is.
+    pub fn behind(&self) -> usize {
+        self.long_behind.min(AHEAD)
+    }
+
     /// This many bytes were read into [`direct`](Self::direct) memory.
     pub fn advance(&mut self, count: usize) -> Result<Option<Arrived>, FrameProblem> {
         if let Stage::Body(Body { open: Some(open), .. }) = &mut self.stage {
@@ -427,7 +435,7 @@ impl Decoder {
                     let begins = HEADER + head.len();
                     let body = self.body(head, is_words)?;
                     let first = body.kinds.as_slice().first();
-                    let is_long = first.is_some_and(|kind| kind.bytes() >= AHEAD as u64);
+                    let is_long = first.is_some_and(|kind| kind.bytes() >= LONG);
                     self.long_behind = if is_long { begins } else { 0 };
                     self.stage = Stage::Body(body);
                 }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::time::Duration;
 
 use mio::net::TcpStream;
 use paceline_learn::Vector;
@@ -15,6 +14,7 @@ use super::frame::{
 use super::heads::{self, HEAD_WORDS};
 use super::message::{Load, PeerMessage};
 use super::session::Session;
+use super::socket;
 use super::wire::Wire;
 
 pub struct Link {
@@ -70,16 +70,9 @@ const JOINED: usize = 8 << 10;
 /// no faster.)
 pub const TURN: usize = (1 << 20) + 4096;
 
-/// What is on the way may take this much of the kernel's memory in each direction.
-const SOCKET_BUFFER: usize = 4 << 20;
-
 impl Link {
     pub fn new(stream: TcpStream, tls: Option<Session>, limits: Limits, pool: Pool) -> Link {
-        // A message is sent when it is there, and a large one in few calls. Neither is needed for a link to work.
-        let _ = stream.set_nodelay(true);
-        let socket = socket2::SockRef::from(&stream);
-        let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
-        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
+        socket::speed_up(&stream);
         let (buffer, outgoing) = (vec![0; AHEAD], VecDeque::new());
         let decoder = Decoder::new(limits, pool);
         let wire = Wire::new(stream, tls);
@@ -94,24 +87,6 @@ impl Link {
             is_empty: false,
             ends: false,
         }
-    }
-
-    /// The peer can be reached. A writer notices after this time that nothing reaches it any more. So does a reader, which has nothing on its
-    /// way that the peer would have to acknowledge: the system asks the peer now and then.
-    pub fn connected(&self, timeout: Duration) {
-        let socket = socket2::SockRef::from(&self.wire.stream);
-        // Within one machine no packet is lost. An algorithm that paces them, as BBR does, only holds up a burst: a sum of 1 MB takes half
-        // as long again.
-        #[cfg(target_os = "linux")]
-        if self.wire.stream.peer_addr().is_ok_and(|it| it.ip().to_canonical().is_loopback()) {
-            let _ = socket.set_tcp_congestion(b"reno");
-        }
-        #[cfg(target_os = "linux")]
-        let _ = socket.set_tcp_user_timeout(Some(timeout));
-        // In whole seconds.
-        let every = Duration::from_secs((timeout / 2).as_secs().max(1));
-        let keepalive = socket2::TcpKeepalive::new().with_time(every).with_interval(every);
-        let _ = socket.set_tcp_keepalive(&keepalive);
     }
 
     pub fn set_limits(&mut self, limits: Limits) {
@@ -239,15 +214,15 @@ impl Link {
             if *room == 0 {
                 return Ok(Got::Later);
             }
-            let (asked, count, is_direct) = match self.decoder.direct() {
-                Some(space) => {
-                    let asked = space.len().min(*room);
-                    (asked, self.wire.read(&mut space[..asked]), true)
+            let (behind, ahead) = (self.decoder.behind(), self.decoder.ahead());
+            let (direct, asked, count) = match self.decoder.direct() {
+                Some(space) if space.len() <= *room => {
+                    let direct = space.len();
+                    let count = self.wire.read(space, &mut self.buffer[..behind]);
+                    (direct, direct + behind, count)
                 }
-                None => {
-                    let asked = self.decoder.ahead();
-                    (asked, self.wire.read(&mut self.buffer[..asked]), false)
-                }
+                Some(space) => (*room, *room, self.wire.read(&mut space[..*room], &mut [])),
+                None => (0, ahead, self.wire.read(&mut self.buffer[..ahead], &mut [])),
             };
             let count = match count {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
@@ -259,9 +234,10 @@ impl Link {
             *room -= count.min(*room);
             // A socket that gives less than it is asked for has no more; a session may have read more than it gives.
             self.is_empty = count < asked && self.wire.is_plain() && !self.ends;
-            if !is_direct {
-                self.unread = 0..count;
-            } else if let Some(frame) = self.decoder.advance(count)? {
+            self.unread = 0..count.saturating_sub(direct);
+            if direct > 0
+                && let Some(frame) = self.decoder.advance(count.min(direct))?
+            {
                 return Ok(Got::Frame(frame));
             }
         }
@@ -270,25 +246,85 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use paceline_learn::Dice;
+    use paceline_runtime::codec::Payload;
     use paceline_runtime::view::ViewName;
 
+    use super::super::frame::Segment;
     use super::super::message::ExchangeName;
     use super::*;
 
-    #[test]
-    fn a_peer_that_takes_part_and_does_not_read_lags() {
+    fn link(stream: TcpStream) -> Link {
+        Link::new(stream, None, Limits::for_replica(1 << 20), Pool::default())
+    }
+
+    /// A link, and the other end of its connection.
+    fn pair() -> (Link, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("there is a port");
         let address = listener.local_addr().expect("it is bound");
         let stream = TcpStream::connect(address).expect("it listens");
-        let limits = Limits::for_replica(10);
-        let mut link = Link::new(stream, None, limits, Pool::default());
+        (link(stream), listener.accept().expect("somebody has dialled").0)
+    }
+
+    fn piece(exchange: u64) -> PeerMessage {
+        let name = ExchangeName { view: ViewName { incarnation: 1, number: 1 }, exchange };
+        PeerMessage::Piece { name, start: 0, of_sum: false }
+    }
+
+    #[test]
+    fn a_peer_that_takes_part_and_does_not_read_lags() {
+        let (mut link, _peer) = pair();
         let mut queue = |exchange| {
-            let name = ExchangeName { view: ViewName { incarnation: 1, number: 1 }, exchange };
-            link.queue(&PeerMessage::Piece { name, start: 0, of_sum: false }, Load::None);
+            link.queue(&piece(exchange), Load::None);
             link.lags()
         };
         // It may have the last exchange before it; 0 is settling, which has no place in their order.
         assert_eq!([7, 0, 7, 8, 0].map(&mut queue), [false; 5]);
         assert!(queue(9), "it cannot have entered the exchange 8 without all of the exchange 7");
+    }
+
+    /// Heads are read alone, with what is in front of them, or with what is behind them; whichever it is, nothing is lost and nothing moves.
+    #[test]
+    fn frames_of_all_lengths_come_out_in_their_order() {
+        for seed in 0..20 {
+            let mut dice = Dice::keyed(&[seed]);
+            let mut below = |n: usize| dice.below(n as u64) as usize;
+            let (mut from, to) = pair();
+            to.set_nonblocking(true).expect("it need not wait");
+            let mut to = link(TcpStream::from_std(to));
+            // Nothing, a little, what is read with its head, and what is read apart from it.
+            let lengths = [0, 1, 10_000, 20_000, 100_000];
+            let sent: Vec<Vector> = (0..100)
+                .map(|_| {
+                    let first = below(1 << 20) as f32;
+                    (0..lengths[below(lengths.len())]).map(|i| first + i as f32).collect()
+                })
+                .collect();
+            let mut waiting = sent.iter().enumerate();
+            let mut arrived = vec![];
+            while arrived.len() < sent.len() {
+                // Sometimes much is there when it is read, and sometimes not even a whole head.
+                for (i, vector) in waiting.by_ref().take(below(5)) {
+                    let payload = Arc::new(Payload::dense(vector.clone()));
+                    from.queue(&piece(i as u64), Load::Payload(payload));
+                }
+                from.write().expect("the peer lives");
+                to.wake(false);
+                let mut room = 1 + below(300_000);
+                while let Got::Frame(frame) = to.read(&mut room).expect("frames are right") {
+                    arrived.push(frame);
+                }
+            }
+            for ((i, vector), frame) in sent.iter().enumerate().zip(arrived) {
+                let exchange = message_of(&frame).and_then(|message| message.exchange());
+                assert_eq!(exchange.unwrap_or(0), i as u64, "seed {seed}");
+                let Some(Segment::Floats(numbers)) = frame.segments.first() else {
+                    panic!("seed {seed}: frame {i} has no numbers");
+                };
+                assert_eq!(numbers, vector, "seed {seed}, frame {i}");
+            }
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! A cluster of processes: what one worker process's executor runs against, and what it says to its coordinator.
 //!
 //! `frame` is how messages are written, `message` what they say; `exchanges` adds up what members send, without a
-//! socket; `near` is the memory that members of one host share; `wire` is the bytes of one connection, `link` its frames, `mesh` all of them and the thread that serves them; `clock` is the time of the job; `cluster` joins mesh, gradients
-//! and the coordinator's orders; `pipe` is the stream to a coordinator that is the parent process.
+//! socket; `near` is the memory that members of one host share; `socket` makes the sockets of links, `wire` is the bytes of one connection, `link`
+//! its frames, `mesh` all of them and the thread that serves them; `clock` is the time of the job; `cluster` joins mesh, gradients and the coordinator's orders; `pipe` is the stream to a coordinator that is the parent process.
 
 #[doc(hidden)]
 pub mod bench;
@@ -19,6 +19,7 @@ pub mod pipe;
 mod records;
 mod session;
 mod shelves;
+mod socket;
 mod wire;
 mod words;
 

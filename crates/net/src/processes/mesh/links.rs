@@ -13,6 +13,7 @@ use paceline_runtime::coordination::Word;
 use super::super::link::Link;
 use super::super::message::{Load, PeerMessage, Up, VERSION};
 use super::super::session::Session;
+use super::super::socket;
 use super::{
     Conn, Dial, MeshConfig, REDIAL, STRANGER, STRANGER_TIME, STRANGERS_MAX, Serving, Standing,
 };
@@ -77,7 +78,7 @@ impl Serving {
             if self.conns.values().filter(is_stranger).count() < STRANGERS_MAX {
                 let Ok(tls) = self.accept_tls() else { continue };
                 let link = Link::new(stream, tls, STRANGER, self.pool.clone());
-                link.connected(self.config.patience);
+                socket::limit_silence(&link.wire.stream, self.config.patience);
                 self.add(link, Standing::Stranger);
             }
         }
@@ -126,7 +127,7 @@ impl Serving {
             })
             .collect();
         for (who, address) in due {
-            match mio::net::TcpStream::connect(address) {
+            match socket::dial(address) {
                 Ok(stream) => match self.dial_tls(who) {
                     Ok(tls) => {
                         let link = Link::new(stream, tls, STRANGER, self.pool.clone());

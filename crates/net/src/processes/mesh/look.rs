@@ -42,15 +42,25 @@ const ALONE: Duration = Duration::from_micros(30);
 /// sleeps for a moment: the system looks for a free core when it wakes a thread, but leaves threads together that let each other run.
 const SHARED: Duration = Duration::from_micros(10);
 
+/// A thread that let others run in turns and comes back sooner than this found nobody who wanted its core.
+const AT_ONCE: Duration = Duration::from_micros(2);
+/// After this time without anybody who wants its core, a thread that looks in turns sleeps: then the system moves somebody here who has to share
+/// another core. It moves nobody as long as no core is free, so that three of four members may share one core of two for seconds, each of
+/// which has to wait for the other two.
+const UNSHARED: Duration = Duration::from_micros(10);
+
 pub struct Look {
     since: Instant,
     until: Instant,
+    /// When another thread last had this core in between.
+    shared: Instant,
 }
 
 impl Look {
     pub fn begin(was_slow: bool) -> Look {
         let since = Instant::now();
-        Look { since, until: since + if was_slow { SPIN_LATE } else { SPIN } }
+        let until = since + if was_slow { SPIN_LATE } else { SPIN };
+        Look { since, until, shared: since }
     }
 
     /// Something has come: while one part arrives the next is not far.
@@ -59,7 +69,7 @@ impl Look {
     }
 
     /// Waits for a moment; returns whether to look once more.
-    pub fn on(&self, looks: Looks) -> bool {
+    pub fn on(&mut self, looks: Looks) -> bool {
         let now = Instant::now();
         let is_over = match looks {
             Looks::Always => now >= self.until,
@@ -73,8 +83,13 @@ impl Look {
             true => std::thread::yield_now(),
             false => std::hint::spin_loop(),
         }
-        if looks == Looks::Always && now.elapsed() >= SHARED {
-            std::thread::sleep(Duration::from_micros(1));
+        match looks {
+            Looks::Always if now.elapsed() >= SHARED => {
+                std::thread::sleep(Duration::from_micros(1));
+            }
+            Looks::InTurns if now.elapsed() >= AT_ONCE => self.shared = Instant::now(),
+            Looks::InTurns => return now < self.shared + UNSHARED,
+            _ => {}
         }
         true
     }

@@ -33,6 +33,7 @@ use super::link::Link;
 use super::message::{Form, Load, PeerMessage, Secret, Up};
 use super::near::Near;
 use super::shelves::OwnShelves;
+use super::socket;
 use crate::inbox::{Inbox, Teller};
 
 use near::{Neighbors, SharedExchanges};
@@ -155,7 +156,7 @@ impl Mesh {
         let (commands, todo) = mpsc::channel();
         let poll = Poll::new()?;
         let shelves = Arc::<OwnShelves>::default();
-        config.listener.set_nonblocking(true)?;
+        socket::prepare(&config.listener)?;
         let mut listener = mio::net::TcpListener::from_std(config.listener.try_clone()?);
         poll.registry().register(&mut listener, LISTEN, Interest::READABLE)?;
         let peers = Arc::new(Mutex::new(BTreeSet::new()));

@@ -70,7 +70,7 @@ impl SharedExchanges {
         sleep(&exchanges, false);
         let mut effects = exchanges.enter(ticket, view, number, entry);
         let was_slow = self.was_slow.load(Ordering::Relaxed);
-        let look = Look::begin(was_slow);
+        let mut look = Look::begin(was_slow);
         loop {
             effects.extend(exchanges.look());
             if !effects.done.is_empty() || !look.on(Looks::Always) {

@@ -10,6 +10,7 @@ use super::super::frame::Arrived;
 use super::super::link::{Got, TURN, message_of};
 use super::super::message::{Load, PeerMessage, VERSION};
 use super::super::shelves::Waiting;
+use super::super::socket;
 use super::links::{hello, shows};
 use super::{QUEUE_MAX, Serving, Standing};
 
@@ -57,7 +58,7 @@ impl Serving {
                 return self.close(token);
             }
             conn.standing = Standing::Greeted(who);
-            conn.link.connected(self.config.patience);
+            socket::limit_silence(&conn.link.wire.stream, self.config.patience);
             let hello = hello(&self.config, who);
             conn.link.queue(&hello, Load::None);
             self.dirty.insert(token);

@@ -44,8 +44,6 @@ pub struct Links {
     /// Whether vectors are so short that the worker never does anything long between two events. Then it does not hand back in between:
     /// that takes as long as some of its sums.
     keeps: bool,
-    /// Whether vectors are so short that it may read all links without asking which can be read.
-    glances: bool,
 }
 
 /// Where the worker sleeps.
@@ -66,10 +64,9 @@ const NOTHING: Option<Interest> = Some(Interest::PRIORITY);
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const NOTHING: Option<Interest> = None;
 
-/// With vectors of at most this many bytes, and at most this many links, a worker that waits for the next part of a sum reads all of them
-/// without asking which can be read. Longer vectors would be read in many small pieces.
-const GLANCED: usize = 64 << 10;
-const FEW: usize = 2;
+/// A worker that waits for the next part of a short sum reads all of its links without asking which can be read, if there are at most this
+/// many.
+const FEW: usize = 3;
 /// How many times it does so before it looks at everything else.
 const GLANCES: usize = 32;
 /// Nobody sleeps longer than this without a look at all links, and the thread of links that the worker keeps does not either: whatever is
@@ -84,8 +81,7 @@ impl Links {
         let waker = Waker::new(poll.registry(), WAKE)?;
         serving.config.events.set_waker(Waker::new(bed.registry(), WAKE)?);
         let sockets = serving.poll.as_raw_fd();
-        let shape = serving.config.shape;
-        let (keeps, glances) = (shape.is_short(), 4 * shape.size() <= GLANCED);
+        let keeps = serving.config.shape.is_short();
         let registry = poll.registry().try_clone()?;
         for watching in [&registry, bed.registry()] {
             watching.register(&mut SourceFd(&sockets), SOCKETS, Interest::READABLE)?;
@@ -102,7 +98,6 @@ impl Links {
             has_unsent: AtomicBool::new(false),
             was_slow: AtomicBool::new(false),
             keeps,
-            glances,
         });
         let served = links.clone();
         let thread = std::thread::Builder::new().name("links".into());
@@ -209,7 +204,7 @@ impl Links {
                 if let Some(event) = inbox.take() {
                     break Some(event);
                 }
-                let turn = match *glances > 0 && self.glances && links.can_glance() {
+                let turn = match *glances > 0 && self.keeps && links.can_glance() {
                     true => {
                         *glances -= 1;
                         links.glance()
