@@ -1,10 +1,10 @@
 //! Records of TLS 1.3 behind a handshake that rustls has made: what encrypts and decrypts them where they lie.
 //!
-//! rustls copies every byte twice before it is sent, and twice when it has come; here it is copied once each way (docs/speed.md). rustls still
+//! rustls copies every byte twice before it is sent, and twice when it has come; here it is copied once before, and a long run of them not at all
+//! when it has come (docs/speed.md). rustls still
 //! authenticates the peer and derives all keys, those of a key update too. Numbers of sections are those of RFC 8446.
 
 use std::io::{self, IoSlice};
-use std::ops::Range;
 
 use ring::aead::{
     AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
@@ -66,10 +66,13 @@ enum Keys {
     Server(KernelConnection<ServerConnectionData>),
 }
 
+/// The longest record, with its header.
+pub const RECORD_MAX: usize = HEADER + PLAIN_MAX + ADDED_MAX;
+
 /// What a record held.
 pub enum Opened {
-    /// Bytes of the peer, here in the memory of the record.
-    Data(Range<usize>),
+    /// This many bytes of the peer.
+    Data(usize),
     /// Something between the two sessions, which needs nobody else.
     Nothing,
     /// The peer sends no more.
@@ -169,17 +172,17 @@ impl Records {
         Ok(sent)
     }
 
-    /// Decrypts a whole record where it lies.
-    pub fn open(&mut self, record: &mut [u8]) -> io::Result<Opened> {
-        let (kind, length) = self.opening.open(record)?;
-        let data = HEADER..HEADER + length;
+    /// Decrypts a whole record, which begins at `at` and ends where `bytes` do. What it held lies at the front of `bytes` then, so that the bytes of
+    /// many records can be put side by side without a copy.
+    pub fn open(&mut self, bytes: &mut [u8], at: usize) -> io::Result<Opened> {
+        let (kind, length) = self.opening.open(bytes, at)?;
         let carries = kind == APPLICATION_DATA && length > 0;
         self.without_data = if carries { 0 } else { self.without_data + 1 };
         if self.without_data > WITHOUT_DATA_MAX {
             return Err(wrong("many records without data"));
         }
-        match (kind, &record[data.clone()]) {
-            (APPLICATION_DATA, _) => Ok(Opened::Data(data)),
+        match (kind, &bytes[..length]) {
+            (APPLICATION_DATA, _) => Ok(Opened::Data(length)),
             (ALERT, [_, CLOSE_NOTIFY]) => Ok(Opened::Closed),
             (ALERT, _) => Err(wrong("an alert of the peer")),
             (HANDSHAKE, [update @ .., asks @ (NOT_REQUESTED | REQUESTED)])
@@ -264,14 +267,15 @@ impl Half {
         Ok(HEADER + length + ADDED)
     }
 
-    /// Decrypts a record; returns its type, and how many bytes behind the header it carries.
-    fn open(&mut self, record: &mut [u8]) -> io::Result<(u8, usize)> {
-        let (header, sealed) = record.split_at_mut(HEADER);
+    /// Decrypts the record that begins at `at`; returns its type, and how many bytes it carries, which lie at the front of `bytes` then.
+    fn open(&mut self, bytes: &mut [u8], at: usize) -> io::Result<(u8, usize)> {
+        let header: [u8; HEADER] =
+            *bytes[at..].first_chunk().ok_or_else(|| wrong("a record without a header"))?;
         if header[0] != APPLICATION_DATA {
             return Err(wrong("a record in the clear"));
         }
         let nonce = self.nonce();
-        let plain = self.key.open_in_place(nonce, Aad::from(&*header), sealed);
+        let plain = self.key.open_within(nonce, Aad::from(header), bytes, at + HEADER..);
         let plain = plain.map_err(|_| wrong("a record that was changed on its way"))?;
         if plain.len() > PLAIN_MAX + 1 {
             return Err(wrong("a record that is too long"));

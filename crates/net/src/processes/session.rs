@@ -1,7 +1,7 @@
 //! A TLS session over a socket that never blocks.
 //!
 //! rustls makes the handshake. Behind it, records are encrypted and decrypted in the memory from which they are sent and into which they were
-//! read (`records.rs`).
+//! read (`records.rs`): that is the reader's own if it wants many bytes, else the session's.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
 use rustls::{ClientConfig, ServerConfig};
 
-use super::records::{Opened, Records, first_record};
+use super::records::{Opened, RECORD_MAX, Records, first_record};
 
 pub struct Session {
     stage: Stage,
@@ -56,9 +56,10 @@ enum Next {
     Wait,
 }
 
-/// Memory for what is read: at first, which a whole handshake fits into, and on links that fill it.
+/// Memory for what is read and not yet taken. A whole handshake fits into it.
 const AHEAD: usize = 64 << 10;
-const AHEAD_MAX: usize = 256 << 10;
+/// Who reads this many bytes at least gets them decrypted where they are to be.
+const IN_PLACE: usize = 2 * RECORD_MAX;
 
 impl Session {
     pub fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> io::Result<Session> {
@@ -97,7 +98,7 @@ impl Session {
         !self.unsent.is_empty() || self.has_news
     }
 
-    /// Reads; `WouldBlock` if nothing is there, 0 at the end.
+    /// Reads; `WouldBlock` if nothing is there, 0 at the end. What `into` holds behind the bytes that were read may change, too.
     pub fn read(&mut self, stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
         let mut count = 0;
         while count < into.len() {
@@ -110,11 +111,12 @@ impl Session {
             } else if matches!(self.stage, Stage::Closed) {
                 break;
             } else if !self.decrypt()? {
-                if count > 0 {
-                    break;
-                }
-                if !self.fill(stream)? {
-                    self.stage = Stage::Closed;
+                match &self.stage {
+                    _ if count > 0 => break,
+                    Stage::Records(_) if into.len() >= IN_PLACE => {
+                        count = self.read_in_place(stream, into)?;
+                    }
+                    _ => self.fill(stream, into.len())?,
                 }
             }
         }
@@ -129,10 +131,9 @@ impl Session {
         let Stage::Records(records) = &mut self.stage else { return Ok(false) };
         let unread = &mut self.incoming[self.unread.clone()];
         let Some(length) = first_record(unread)? else { return Ok(false) };
-        match records.open(&mut unread[..length])? {
-            Opened::Data(data) => {
-                let start = self.unread.start;
-                self.decrypted = start + data.start..start + data.end;
+        match records.open(&mut unread[..length], 0)? {
+            Opened::Data(length) => {
+                self.decrypted = self.unread.start..self.unread.start + length;
             }
             Opened::Nothing => {}
             Opened::Closed => self.stage = Stage::Closed,
@@ -174,21 +175,47 @@ impl Session {
         Ok(())
     }
 
-    /// Reads more; `false` at the end.
-    fn fill(&mut self, stream: &mut TcpStream) -> io::Result<bool> {
-        let was_full = self.unread.end == self.incoming.len();
+    /// Reads whole records into the memory of the reader and decrypts them there, each to the end of the one before; returns how many bytes
+    /// they held. What was read of another one is kept for the next time.
+    fn read_in_place(&mut self, stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
+        let Stage::Records(records) = &mut self.stage else { return Ok(0) };
+        let begun = self.unread.len();
+        into[..begun].copy_from_slice(&self.incoming[self.unread.clone()]);
+        let arrived = stream.read(&mut into[begun..])?;
+        let mut is_closed = arrived == 0;
+        let (mut count, mut at) = (0, 0);
+        while !is_closed && let Some(length) = first_record(&into[at..begun + arrived])? {
+            match records.open(&mut into[count..at + length], at - count)? {
+                Opened::Data(length) => count += length,
+                Opened::Nothing => {}
+                Opened::Closed => is_closed = true,
+            }
+            at += length;
+        }
+        if is_closed {
+            self.stage = Stage::Closed;
+        } else {
+            let rest = &into[at..begun + arrived];
+            self.incoming[..rest.len()].copy_from_slice(rest);
+            self.unread = 0..rest.len();
+        }
+        Ok(count)
+    }
+
+    /// Reads more, for somebody who wants this many bytes. What follows a few of them is a long run, most likely, which is not to be read here.
+    fn fill(&mut self, stream: &mut TcpStream, wanted: usize) -> io::Result<()> {
         self.incoming.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
-        let is_open = matches!(self.stage, Stage::Records(_));
-        if was_full && is_open && self.incoming.len() < AHEAD_MAX {
-            self.incoming.resize(2 * self.incoming.len(), 0);
-        }
-        if self.unread.end == self.incoming.len() {
+        let end = self.incoming.len().min(self.unread.end + wanted.max(RECORD_MAX));
+        if self.unread.end == end {
             return Err(io::Error::other("a handshake that does not end"));
         }
-        let count = stream.read(&mut self.incoming[self.unread.end..])?;
+        let count = stream.read(&mut self.incoming[self.unread.end..end])?;
         self.unread.end += count;
-        Ok(count > 0)
+        if count == 0 {
+            self.stage = Stage::Closed;
+        }
+        Ok(())
     }
 
     /// Continues the handshake until it is over, or until it needs bytes that have not arrived.

@@ -30,7 +30,8 @@ impl Looks {
 /// How long a thread looks. A peer needs some of this time to write what it has to say.
 const SPIN: Duration = Duration::from_micros(100);
 /// How long a thread looks if a peer was late last time. That peer may be late because it had to be woken, as this one then is; if one of them
-/// does not wait for the other, both wake each other in every exchange from then on.
+/// does not wait for the other, both wake each other in every exchange from then on. Nor does it look for less between two pieces of a long
+/// vector: a peer may take longer than `SPIN` to write one, to read one and to add.
 const SPIN_LATE: Duration = Duration::from_micros(400);
 /// How long members look that let each other run in between. This holds up nobody, and a thread that must be woken waits longer than for its
 /// turn.
@@ -57,15 +58,17 @@ pub struct Look {
 }
 
 impl Look {
+    /// `was_slow`: a peer was late last time.
     pub fn begin(was_slow: bool) -> Look {
-        let since = Instant::now();
-        let until = since + if was_slow { SPIN_LATE } else { SPIN };
-        Look { since, until, shared: since }
+        let now = Instant::now();
+        let until = now + if was_slow { SPIN_LATE } else { SPIN };
+        Look { since: now, until, shared: now }
     }
 
     /// Something has come: while one part arrives the next is not far.
     pub fn again(&mut self) {
-        *self = Look::begin(false);
+        let now = Instant::now();
+        *self = Look { since: now, until: now + SPIN_LATE, shared: now };
     }
 
     /// Waits for a moment; returns whether to look once more.
