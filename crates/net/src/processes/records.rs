@@ -23,6 +23,10 @@ const ADDED_MAX: usize = 256;
 const TAG: usize = 16;
 const ADDED: usize = 1 + TAG;
 
+/// What is encrypted at a time is filled up with zeros to a multiple of this length: the system copies what follows it faster if that begins on a
+/// border of its cache lines.
+pub const ALIGNED: usize = 64;
+
 /// How many records in a row may carry nothing. Such records are not counted in a link's turn, so that they could go on for ever.
 const WITHOUT_DATA_MAX: u32 = 32;
 
@@ -132,7 +136,7 @@ impl Records {
     /// How much memory [`seal`](Self::seal) takes at most for this many bytes: new keys may be told before every record.
     pub fn sealed_max(bytes: usize) -> usize {
         let update = HEADER + KEY_UPDATE.len() + 1 + ADDED;
-        bytes + bytes.div_ceil(PLAIN_MAX) * (HEADER + ADDED + update)
+        bytes + bytes.div_ceil(PLAIN_MAX) * (HEADER + ADDED + update) + ALIGNED
     }
 
     /// Encrypts these bytes; returns how many bytes to send there are in `out`.
@@ -155,8 +159,11 @@ impl Records {
                 record[HEADER + filled..][..now.len()].copy_from_slice(now);
                 (piece, filled) = (later, filled + now.len());
             }
-            sent += self.sealing.seal(APPLICATION_DATA, record, length)?;
             left -= length;
+            let end = sent + HEADER + length + ADDED;
+            let zeros = if left == 0 { end.next_multiple_of(ALIGNED) - end } else { 0 };
+            let zeros = if length + zeros <= PLAIN_MAX { zeros } else { 0 };
+            sent += self.sealing.seal(APPLICATION_DATA, record, length, zeros)?;
         }
         Ok(sent)
     }
@@ -165,7 +172,7 @@ impl Records {
     fn update(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let message = [KEY_UPDATE.as_slice(), &[NOT_REQUESTED]].concat();
         out[HEADER..][..message.len()].copy_from_slice(&message);
-        let sent = self.sealing.seal(HANDSHAKE, out, message.len())?;
+        let sent = self.sealing.seal(HANDSHAKE, out, message.len(), 0)?;
         self.sealing = Half::new(self.keys.next_sealing().map_err(io::Error::other)?)?;
         self.owes_update = false;
         self.updates += 1;
@@ -226,7 +233,7 @@ impl Records {
     pub fn seal_any(&mut self, kind: u8, plain: &[u8]) -> Vec<u8> {
         let mut record = vec![0; HEADER + plain.len() + ADDED];
         record[HEADER..][..plain.len()].copy_from_slice(plain);
-        self.sealing.seal(kind, &mut record, plain.len()).expect("it can be encrypted");
+        self.sealing.seal(kind, &mut record, plain.len(), 0).expect("it can be encrypted");
         record
     }
 }
@@ -253,11 +260,19 @@ impl Half {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Encrypts the `length` bytes that lie behind the room for a header; returns how long the record is.
-    fn seal(&mut self, kind: u8, record: &mut [u8], length: usize) -> io::Result<usize> {
+    /// Encrypts the `length` bytes that lie behind the room for a header, and some zeros behind them; returns how long the record is.
+    fn seal(
+        &mut self,
+        kind: u8,
+        record: &mut [u8],
+        length: usize,
+        zeros: usize,
+    ) -> io::Result<usize> {
         let (header, rest) = record.split_at_mut(HEADER);
-        let (plain, rest) = rest.split_at_mut(length + 1);
+        let (plain, rest) = rest.split_at_mut(length + 1 + zeros);
         plain[length] = kind;
+        plain[length + 1..].fill(0);
+        let length = length + zeros;
         // A record looks like application data of TLS 1.2 (5.2).
         let [high, low] = ((length + ADDED) as u16).to_be_bytes();
         header.copy_from_slice(&[APPLICATION_DATA, 3, 3, high, low]);
@@ -315,7 +330,7 @@ mod tests {
             let mut half = Half::new((0, secrets)).expect("it has a key and a nonce");
             let mut record = [0; 100];
             record[HEADER..][..3].copy_from_slice(b"abc");
-            let sent = half.seal(APPLICATION_DATA, &mut record, 3).expect("it is short");
+            let sent = half.seal(APPLICATION_DATA, &mut record, 3, 0).expect("it is short");
             let key = LessSafeKey::new(UnboundKey::new(algorithm, &long).expect("32 bytes"));
             let (header, sealed) = record[..sent].split_at_mut(HEADER);
             let nonce = Nonce::assume_unique_for_key([6; NONCE_LEN]);

@@ -14,7 +14,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
 use rustls::{ClientConfig, ServerConfig};
 
-use super::records::{Opened, RECORD_MAX, Records, first_record};
+use super::records::{ALIGNED, Opened, RECORD_MAX, Records, first_record};
 
 pub struct Session {
     stage: Stage,
@@ -153,10 +153,11 @@ impl Session {
         };
         let count = pieces.iter().map(|piece| piece.len()).sum();
         let room = Records::sealed_max(count);
-        if self.outgoing.len() < room {
-            self.outgoing.resize(room, 0);
+        if self.outgoing.len() < room + ALIGNED {
+            self.outgoing.resize(room + ALIGNED, 0);
         }
-        self.unsent = 0..records.seal(pieces, &mut self.outgoing)?;
+        let start = self.outgoing.as_ptr().align_offset(ALIGNED).min(ALIGNED);
+        self.unsent = start..start + records.seal(pieces, &mut self.outgoing[start..])?;
         Ok(count)
     }
 
@@ -180,8 +181,8 @@ impl Session {
     fn read_in_place(&mut self, stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
         let Stage::Records(records) = &mut self.stage else { return Ok(0) };
         let begun = self.unread.len();
-        into[..begun].copy_from_slice(&self.incoming[self.unread.clone()]);
         let arrived = stream.read(&mut into[begun..])?;
+        into[..begun].copy_from_slice(&self.incoming[self.unread.clone()]);
         let mut is_closed = arrived == 0;
         let (mut count, mut at) = (0, 0);
         while !is_closed && let Some(length) = first_record(&into[at..begun + arrived])? {

@@ -49,6 +49,12 @@ pub fn dial(address: SocketAddr) -> io::Result<TcpStream> {
     TcpStream::connect(address)
 }
 
+/// Whether both ends of a connection are on this machine. If it is in doubt, they are not.
+pub fn is_within_machine(stream: &TcpStream) -> bool {
+    let ends = (stream.local_addr(), stream.peer_addr());
+    matches!(ends, (Ok(here), Ok(there)) if here.ip() == there.ip())
+}
+
 /// A message is sent when it is there, and a large one in few calls. Neither is needed for a link to work.
 pub fn speed_up(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
@@ -81,6 +87,7 @@ mod tests {
             let dialled = dial(listener.local_addr().expect("it is bound")).expect("it listens");
             listener.set_nonblocking(false).expect("it may wait");
             let (accepted, _) = listener.accept().expect("somebody has dialled");
+            assert!(is_within_machine(&dialled));
             for socket in [SockRef::from(&dialled), SockRef::from(&accepted)] {
                 let algorithm = socket.tcp_congestion().expect("it has one");
                 assert!(algorithm.starts_with(UNPACED), "{}", algorithm.escape_ascii());

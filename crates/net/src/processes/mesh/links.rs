@@ -51,6 +51,7 @@ impl Serving {
             conn.link.queue(&hello, Load::None);
         }
         conn.standing = Standing::Peer(who);
+        conn.is_here = socket::is_within_machine(&conn.link.wire.stream);
         conn.link.set_limits(self.limits);
         let exchanges = self.exchanges.clone();
         conn.link.set_rooms(move |message, len| exchanges.lock().room(who, message, len));
@@ -100,7 +101,8 @@ impl Serving {
         self.next_token += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(&mut link.wire.stream, Token(token), interest).is_ok() {
-            self.conns.insert(token, Conn { link, since: Instant::now(), standing });
+            let conn = Conn { link, since: Instant::now(), standing, is_here: false };
+            self.conns.insert(token, conn);
         }
     }
 

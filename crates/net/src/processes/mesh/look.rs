@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 pub enum Looks {
     /// Every member can have a core of this machine to itself: looking holds up nobody, as a rule.
     Always,
-    /// Members may have to share cores: they let each other run in between.
-    InTurns,
+    /// Members may have to share cores: they let each other run in between. `is_crowded`: all of them are on this machine, so that some do share.
+    InTurns {
+        is_crowded: bool,
+    },
     No,
 }
 
@@ -21,7 +23,7 @@ impl Looks {
     pub fn of(members: usize, cores: usize) -> Looks {
         match members {
             n if n <= cores => Looks::Always,
-            n if n <= IN_TURNS * cores => Looks::InTurns,
+            n if n <= IN_TURNS * cores => Looks::InTurns { is_crowded: false },
             _ => Looks::No,
         }
     }
@@ -45,7 +47,7 @@ const SHARED: Duration = Duration::from_micros(10);
 
 /// A thread that let others run in turns and comes back sooner than this found nobody who wanted its core.
 const AT_ONCE: Duration = Duration::from_micros(2);
-/// After this time without anybody who wants its core, a thread that looks in turns sleeps: then the system moves somebody here who has to share
+/// After this time without anybody who wants its core, a thread of a crowded machine sleeps: then the system moves somebody here who has to share
 /// another core. It moves nobody as long as no core is free, so that three of four members may share one core of two for seconds, each of
 /// which has to wait for the other two.
 const UNSHARED: Duration = Duration::from_micros(10);
@@ -76,22 +78,22 @@ impl Look {
         let now = Instant::now();
         let is_over = match looks {
             Looks::Always => now >= self.until,
-            Looks::InTurns => now >= self.since + IN_TURNS_SPIN,
+            Looks::InTurns { .. } => now >= self.since + IN_TURNS_SPIN,
             Looks::No => true,
         };
         if is_over {
             return false;
         }
-        match looks == Looks::InTurns || now >= self.since + ALONE {
-            true => std::thread::yield_now(),
-            false => std::hint::spin_loop(),
+        match looks == Looks::Always && now < self.since + ALONE {
+            true => std::hint::spin_loop(),
+            false => std::thread::yield_now(),
         }
         match looks {
             Looks::Always if now.elapsed() >= SHARED => {
                 std::thread::sleep(Duration::from_micros(1));
             }
-            Looks::InTurns if now.elapsed() >= AT_ONCE => self.shared = Instant::now(),
-            Looks::InTurns => return now < self.shared + UNSHARED,
+            Looks::InTurns { .. } if now.elapsed() >= AT_ONCE => self.shared = Instant::now(),
+            Looks::InTurns { is_crowded: true } => return now < self.shared + UNSHARED,
             _ => {}
         }
         true

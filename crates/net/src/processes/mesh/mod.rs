@@ -357,6 +357,8 @@ struct Conn {
     link: Link,
     since: Instant,
     standing: Standing,
+    /// Whether a peer is on this machine.
+    is_here: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

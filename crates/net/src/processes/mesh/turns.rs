@@ -17,7 +17,7 @@ use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use paceline_runtime::edge::Event;
 
 use super::look::{Look, Looks};
-use super::{Command, Serving};
+use super::{Command, Serving, Standing};
 use crate::inbox::Inbox;
 
 /// The links of one process, which two threads serve in turns.
@@ -323,9 +323,10 @@ impl Serving {
         Turn { happens: count > 0 || has_obeyed || is_busy, is_full }
     }
 
-    /// Whether reading all links costs less than asking which of them can be read, and the next part of a sum is about to come.
+    /// Whether reading all links costs less than asking which of them can be read, and the next part of a sum is about to come. A socket that has
+    /// not taken everything would not say when it takes more.
     fn can_glance(&self) -> bool {
-        self.conns.len() <= FEW && self.is_adding()
+        self.conns.len() <= FEW && self.is_adding() && !self.has_unsent()
     }
 
     /// Reads all links of peers, and obeys.
@@ -376,7 +377,16 @@ impl Serving {
     }
 
     fn looks(&self) -> Looks {
-        self.exchanges.looks(&self.view)
+        match self.exchanges.looks(&self.view) {
+            Looks::InTurns { .. } => Looks::InTurns { is_crowded: self.has_only_neighbors() },
+            looks => looks,
+        }
+    }
+
+    /// Whether all peers are on this machine, by the addresses of their links.
+    fn has_only_neighbors(&self) -> bool {
+        let mut peers = self.conns.values().filter(|it| matches!(it.standing, Standing::Peer(_)));
+        peers.all(|conn| conn.is_here)
     }
 
     fn first_told(&mut self) -> Option<Event> {

@@ -227,23 +227,79 @@ fn nothing_is_sent_before_the_handshake_and_strangers_are_refused() {
 
 #[test]
 fn a_record_that_was_changed_on_its_way_ends_the_session() {
-    let mut ends = ends();
-    exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
-    let [one, other] = &mut ends;
-    let plain = [IoSlice::new(&[7; 1000])];
-    one.session.write(&mut one.stream, &plain).expect("it is ready");
-    one.session.outgoing[500] ^= 1;
-    one.session.flush(&mut one.stream).expect("the socket takes it");
-    assert!(read_one(other).is_err());
+    // The first one, and one behind another that is whole.
+    for changed in [500, 20_000] {
+        for most in [2000, 2 * IN_PLACE] {
+            let mut ends = ends();
+            exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
+            let [one, other] = &mut ends;
+            let plain = [IoSlice::new(&[7; 30_000])];
+            one.session.write(&mut one.stream, &plain).expect("it is ready");
+            let start = one.session.unsent.start;
+            one.session.outgoing[start + changed] ^= 1;
+            one.session.flush(&mut one.stream).expect("the socket takes it");
+            let read = (0..10).try_for_each(|_| read_up_to(other, most).map(drop));
+            assert!(read.is_err(), "byte {changed}, read by {most}");
+        }
+    }
 }
 
 #[test]
 fn the_end_of_a_connection_is_the_end_of_its_session() {
-    let mut ends = ends();
-    exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
-    let [one, other] = &mut ends;
-    one.stream.shutdown(Shutdown::Write).expect("it is open");
-    assert_eq!(read_one(other).expect("nothing is wrong"), 0);
+    for (most, is_cut) in [(2000, false), (2000, true), (2 * IN_PLACE, false), (2 * IN_PLACE, true)]
+    {
+        let mut ends = ends();
+        exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
+        let [one, other] = &mut ends;
+        if is_cut {
+            // In the middle of a record.
+            let record = records(one).seal_any(23, &[1; 5000]);
+            one.stream.write_all(&record[..3000]).expect("it is open");
+        }
+        one.stream.shutdown(Shutdown::Write).expect("it is open");
+        assert_eq!(read_up_to(other, most).expect("nothing is wrong"), 0);
+    }
+}
+
+#[test]
+fn nothing_is_read_behind_the_end_of_a_session() {
+    for most in [2000, 2 * IN_PLACE] {
+        let mut ends = ends();
+        exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
+        let [one, other] = &mut ends;
+        let (alert, data) = (21, 23);
+        let mut bytes = records(one).seal_any(data, &[7; 30]);
+        bytes.extend(records(one).seal_any(alert, &[1, 0]));
+        // More than a session keeps.
+        (0..8).for_each(|_| bytes.extend(records(one).seal_any(data, &[8; 16_000])));
+        one.stream.write_all(&bytes).expect("it is open");
+        std::thread::sleep(Duration::from_millis(20));
+        let counts = [0; 3].map(|_| read_up_to(other, most).expect("nothing is wrong"));
+        assert_eq!(counts, [30, 0, 0]);
+    }
+}
+
+#[test]
+fn bytes_may_come_one_by_one() {
+    for most in [2000, 2 * IN_PLACE] {
+        let mut ends = ends();
+        exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
+        let [one, other] = &mut ends;
+        let plain = noise(1, 1000);
+        let (record, mut got) = (records(one).seal_any(23, &plain), vec![]);
+        for byte in record.chunks(1) {
+            one.stream.write_all(byte).expect("it is open");
+            let mut into = vec![0; most];
+            let count = unless_it_blocks(other.session.read(&mut other.stream, &mut into));
+            got.extend_from_slice(&into[..count]);
+        }
+        while got.is_empty() {
+            let mut into = vec![0; most];
+            let count = unless_it_blocks(other.session.read(&mut other.stream, &mut into));
+            got.extend_from_slice(&into[..count]);
+        }
+        assert!(got == plain);
+    }
 }
 
 /// What a session of a peer says to these bytes. It must not depend on whether it decrypts them in its own memory or in the reader's; returns the
