@@ -48,6 +48,10 @@ impl Meeting {
         }
     }
 
+    pub fn has_entered(&self, rank: usize) -> bool {
+        self.tails[rank].is_some() || self.standings[rank].is_some()
+    }
+
     pub fn is_complete(&self) -> bool {
         self.entered == self.tails.len()
     }

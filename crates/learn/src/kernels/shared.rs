@@ -17,6 +17,7 @@ use rustix::fs::{
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::Lent;
+use crate::Vector;
 
 /// Pieces of segments that are mapped side by side begin and end at multiples of this many bytes. Systems with larger pages refuse
 /// the mapping, and the caller copies.
@@ -66,6 +67,7 @@ impl Mapping {
         is_inside.then(|| unsafe { self.start.add(place) }.cast())
     }
 
+    #[inline]
     fn words(&self, bytes: usize) -> &[AtomicU64] {
         let len = bytes.min(self.len) / size_of::<AtomicU64>();
         // SAFETY: the mapping begins at a page, so words are aligned; they live as long as it does, and every access to this part of a
@@ -232,11 +234,24 @@ impl PeerSegment {
     }
 
     /// A word of the part for notices; everything that its owner wrote before it wrote this word is seen after it. 0 if it lies outside.
+    #[inline]
     pub fn word(&self, index: usize) -> u64 {
         let words = self.mapping.words(self.mapping.len);
         let word = words.get(index).map_or(0, |word| word.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         word
+    }
+
+    /// A copy of some numbers; `None` if they do not lie in the segment.
+    pub fn copied(&self, place: usize, len: usize) -> Option<Vector> {
+        let start = self.mapping.at(place, len)?;
+        // SAFETY: as for `numbers`, while `self` is borrowed.
+        Some(Vector::from(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }))
+    }
+
+    /// Whether some numbers lie in the segment.
+    pub fn holds(&self, place: usize, len: usize) -> bool {
+        self.mapping.at(place, len).is_some()
     }
 
     /// Numbers, read where they lie; `None` if they do not lie in the segment.

@@ -121,7 +121,7 @@ struct Entered {
 }
 
 enum Progress {
-    Whole { has_entered: Vec<bool>, meeting: Meeting },
+    Whole(Meeting),
     Chunked(Chunked),
 }
 
@@ -188,6 +188,11 @@ impl Exchanges {
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.open.len()
+    }
+
+    /// Whether this member has entered an exchange that has not ended.
+    pub fn has_entered(&self) -> bool {
+        self.open.values().any(|open| open.entered.is_some())
     }
 
     /// Whether this member has entered an exchange that has not ended, and some of it comes over links.
@@ -262,18 +267,14 @@ impl Exchanges {
                 let by_link = |_| vec![(message.clone(), Load::Payload(payload.clone()))];
                 let all = (&payload, Until::Entered(number + 1));
                 self.tell(&view, &message, all, by_link, &mut effects);
-                let whole =
-                    Progress::Whole { has_entered: vec![false; n], meeting: Meeting::new(n) };
-                (whole, Part::Whole(Entry::Sum { payload, tail }))
+                (Progress::Whole(Meeting::new(n)), Part::Whole(Entry::Sum { payload, tail }))
             }
             Entry::Gather { standing } => {
                 let head = EntryHead::Gather { standing: standing.clone() };
                 let message = PeerMessage::Entry { name, entry: head };
                 let peers = peers_of(&view, self.me);
                 effects.sends.extend(peers.map(|(_, who)| (who, message.clone(), Load::None)));
-                let whole =
-                    Progress::Whole { has_entered: vec![false; n], meeting: Meeting::new(n) };
-                (whole, Part::Whole(Entry::Gather { standing }))
+                (Progress::Whole(Meeting::new(n)), Part::Whole(Entry::Gather { standing }))
             }
         };
         let open = self.open.entry(name).or_default();
@@ -474,11 +475,11 @@ impl Exchanges {
         let Some(entered) = &mut open.entered else { return Ok(()) };
         let rank = entered.view.rank(from).ok_or(Violation("it is not a member of the view"))?;
         let is_complete = match &mut entered.progress {
-            Progress::Whole { has_entered, meeting } => {
+            Progress::Whole(meeting) => {
                 let Part::Whole(entry) = part else {
                     return Err(Violation("a chunk in an exchange without chunks"));
                 };
-                if std::mem::replace(&mut has_entered[rank], true) {
+                if meeting.has_entered(rank) {
                     return Err(Violation("it entered an exchange twice"));
                 }
                 meeting.enter(rank, entry);
@@ -496,7 +497,7 @@ impl Exchanges {
         let entered = self.open.remove(&name).and_then(|open| open.entered);
         let Some(Entered { ticket, view, progress, .. }) = entered else { return Ok(()) };
         let result = match progress {
-            Progress::Whole { meeting, .. } => meeting.end(self.shape.seed, view, name.exchange),
+            Progress::Whole(meeting) => meeting.end(self.shape.seed, view, name.exchange),
             Progress::Chunked(chunked) => match chunked.end(view.clone(), self.near.as_mut()) {
                 Ok(result) => result,
                 // Not always who sent something last.
@@ -516,6 +517,10 @@ impl Exchanges {
 
 impl Effects {
     pub fn extend(&mut self, more: Effects) {
+        if self.is_empty() {
+            *self = more;
+            return;
+        }
         self.sends.extend(more.sends);
         self.done.extend(more.done);
         self.wrong.extend(more.wrong);

@@ -63,6 +63,7 @@ impl SharedExchanges {
         let mut exchanges = self.lock();
         let spins = self.looks(&view) == Looks::Always && exchanges.is_near(&view) && number > 0;
         if !spins {
+            sleep(&exchanges, true);
             let mut effects = exchanges.enter(ticket, view, number, entry);
             effects.extend(exchanges.look());
             return effects;
@@ -77,9 +78,12 @@ impl SharedExchanges {
                 break;
             }
         }
-        sleep(&exchanges, true);
-        // A peer that saw this process awake has not woken it.
-        effects.extend(exchanges.look());
+        // Nothing that peers tell is needed before this member enters the next exchange, and then it looks: until then nobody need wake it.
+        if exchanges.has_entered() {
+            sleep(&exchanges, true);
+            // A peer that saw this process awake has not woken it.
+            effects.extend(exchanges.look());
+        }
         // Once only: a peer that is still computing is not waited for in vain in every exchange.
         self.was_slow.store(effects.done.is_empty() && !was_slow, Ordering::Relaxed);
         effects

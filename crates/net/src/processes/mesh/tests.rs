@@ -18,6 +18,10 @@ struct Member {
 
 /// Members of one view whose links are made by and by.
 fn members(n: u32, size: usize) -> (Vec<Member>, Arc<View>) {
+    members_that(n, size, false)
+}
+
+fn members_that(n: u32, size: usize, shares_memory: bool) -> (Vec<Member>, Arc<View>) {
     let listeners: Vec<TcpListener> =
         (0..n).map(|_| TcpListener::bind(("127.0.0.1", 0)).expect("there is a port")).collect();
     let addresses: Vec<SocketAddr> =
@@ -32,7 +36,7 @@ fn members(n: u32, size: usize) -> (Vec<Member>, Arc<View>) {
             security: None,
             listener,
             shape: Shape { seed: 1, params: size, buffers: 0, codec: Codec::Dense },
-            shares_memory: false,
+            shares_memory,
             patience: Duration::from_secs(20),
             clock: Clock::from(Duration::ZERO),
             events,
@@ -88,6 +92,47 @@ fn sums_of_every_length_follow_each_other_whoever_serves_the_links() {
             }
         });
     }
+}
+
+/// Adds a few times; in each exchange another member is late, by so much that the others sleep.
+fn add_in_turns(members: &mut [Member], view: &Arc<View>, numbers: std::ops::RangeInclusive<u64>) {
+    std::thread::scope(|scope| {
+        for (rank, member) in members.iter_mut().enumerate() {
+            let numbers = numbers.clone();
+            scope.spawn(move || {
+                for number in numbers {
+                    if number % view.members.len() as u64 == rank as u64 {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    let sum = member.sum(view, number, Vector::filled(1.0, 1000));
+                    assert_eq!(sum[999], view.members.len() as f32);
+                }
+            });
+        }
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn members_of_one_host_wake_each_other_also_when_they_stop_looking() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (mut members, crowd) = members_that(cores as u32 + 1, 1000, true);
+    while !members.iter().all(|member| member.mesh.is_near(&crowd)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (done, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Each has a core and looks; then there is one member more than cores, and all sleep; and again.
+        let few = View { number: 2, members: crowd.members[..cores].to_vec(), ..*crowd };
+        add_in_turns(&mut members[..cores], &Arc::new(few), 1..=9);
+        let crowd = View { number: 3, ..(*crowd).clone() };
+        add_in_turns(&mut members, &Arc::new(crowd), 10..=19);
+        let few =
+            View { number: 4, members: (0..cores as u32).map(WorkerId).collect(), incarnation: 1 };
+        add_in_turns(&mut members[..cores], &Arc::new(few), 20..=40);
+        let _ = done.send(());
+    });
+    heard.recv_timeout(Duration::from_secs(20)).expect("nobody waits for ever");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Notices of exchanges as words in shared memory.
 //!
 //! Every member writes its notices to the board in its own segment, and all its readers read them there. A notice names the memory in
-//! which the numbers lie. Words are atomic: a reader that is late sees another notice, never half of one, because the last word to be
-//! written is the notice's number.
+//! which the numbers lie. Words are atomic, and the last one to be written is the notice's number: 0 stands there while the others change,
+//! so that a reader that is overtaken, which finds another number behind the words than before them, sees nothing, never half of a notice.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -19,10 +19,12 @@ pub const CURSORS: usize = 64;
 pub const CURSORS_MAX: usize = 512;
 const BOARD: usize = 1024;
 /// A notice is overwritten when this many others follow it.
-pub const NOTICES: u64 = 16;
+const SLOTS: u64 = 16;
+/// How many notices may be unread: the number of the one behind them is set to 0 before it is written.
+pub const NOTICES: u64 = SLOTS - 1;
 pub const NOTICE_WORDS: usize = 32;
 /// Bytes of all words of a segment.
-pub const CONTROL: usize = (BOARD + NOTICES as usize * NOTICE_WORDS) * 8;
+pub const CONTROL: usize = (BOARD + SLOTS as usize * NOTICE_WORDS) * 8;
 
 /// Some numbers or bytes in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +41,16 @@ pub const PLACES_MAX: usize = 3;
 const PLACES: usize = 2;
 const HEAD: usize = PLACES + 2 * PLACES_MAX;
 
-/// Writes a notice; its number is the last word.
+/// Where a notice stands.
+fn slot(number: u64) -> usize {
+    BOARD + (number % SLOTS) as usize * NOTICE_WORDS
+}
+
+/// Writes a notice into the slot that [`clear`] has prepared.
 pub fn write(words: &[AtomicU64], number: u64, message: &PeerMessage, places: &[Place]) -> bool {
     let Some(notice) = encode(message, places) else { return false };
-    let at = BOARD + (number % NOTICES) as usize * NOTICE_WORDS;
-    // A reader that still sees the number of the notice before sees that notice, not a part of this one.
-    words[at].store(0, Ordering::Relaxed);
+    let at = slot(number);
+    // The 0 comes before the words.
     fence(Ordering::Release);
     for (word, value) in words[at + 1..at + NOTICE_WORDS].iter().zip(&notice[1..]) {
         word.store(*value, Ordering::Relaxed);
@@ -54,16 +60,22 @@ pub fn write(words: &[AtomicU64], number: u64, message: &PeerMessage, places: &[
     true
 }
 
-/// A notice of a peer; `None` if there is none with this number yet. `Some(None)`: it is not one of this version.
+/// Prepares the slot of a notice that will be written. This is done when the notice before it has been read, most likely, and not just before
+/// it is written: readers look at this word all the time, so that each change of it takes as long as it takes a core to get a cache line.
+pub fn clear(words: &[AtomicU64], number: u64) {
+    words[slot(number)].store(0, Ordering::Relaxed);
+}
+
+/// A notice of a peer; `None` if there is none with this number. `Some(None)`: it is not one of this version.
 #[allow(clippy::option_option)]
 pub fn read(segment: &PeerSegment, number: u64) -> Option<Option<(PeerMessage, Vec<Place>)>> {
-    let at = BOARD + (number % NOTICES) as usize * NOTICE_WORDS;
+    let at = slot(number);
     if segment.word(at) != number {
         return None;
     }
     let mut notice = [0; NOTICE_WORDS];
     notice.iter_mut().enumerate().for_each(|(i, word)| *word = segment.word(at + i));
-    Some(decode(&notice))
+    (segment.word(at) == number).then(|| decode(&notice))
 }
 
 pub fn encode(message: &PeerMessage, places: &[Place]) -> Option<[u64; NOTICE_WORDS]> {
@@ -94,6 +106,9 @@ pub fn decode(words: &[u64; NOTICE_WORDS]) -> Option<(PeerMessage, Vec<Place>)> 
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use paceline_learn::kernels::shared::OwnSegment;
     use paceline_runtime::view::ViewName;
 
     use super::super::super::message::{ExchangeName, Form};
@@ -130,5 +145,39 @@ mod tests {
         assert!(decode(&words).is_some());
         words[1] = PLACES_MAX as u64 + 1;
         assert!(decode(&words).is_none(), "too many places");
+    }
+
+    /// A peer that this process has put out is not waited for any more, and may still read.
+    #[test]
+    fn a_reader_that_is_overtaken_never_sees_half_of_a_notice() {
+        const COUNT: u64 = 200_000;
+        let own = OwnSegment::new(CONTROL, &[64]).expect("there is memory");
+        let descriptor = own.descriptor().as_fd().try_clone_to_owned().expect("it is open");
+        let peer = PeerSegment::new(descriptor, own.bytes()).expect("it has its seals");
+        let written = AtomicU64::new(0);
+        let view = ViewName { incarnation: 1, number: 1 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..=COUNT {
+                    let name = ExchangeName { view, exchange: number };
+                    let message = PeerMessage::Sum { name, form: Form::Dense, in_slot: true };
+                    let place = Place { is_floats: true, start: 0, len: number as usize };
+                    assert!(write(own.words(), number, &message, &[place]));
+                    clear(own.words(), number + 1);
+                    written.store(number, Ordering::Relaxed);
+                }
+            });
+            let mut last = 0;
+            while last < COUNT {
+                last = written.load(Ordering::Relaxed);
+                // The next one to be overwritten.
+                let number = last.saturating_sub(NOTICES - 1);
+                let Some(Some((message, places))) = read(&peer, number) else { continue };
+                let PeerMessage::Sum { name, .. } = message else { panic!("{message:?}") };
+                assert_eq!((name.exchange, places[0].len as u64), (number, number));
+            }
+        });
+        assert!(read(&peer, COUNT).is_some(), "what nobody overwrites is there");
+        assert!(read(&peer, COUNT - NOTICES).is_none(), "its place is ready for the next one");
     }
 }

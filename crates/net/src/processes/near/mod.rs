@@ -64,8 +64,20 @@ struct Peer {
     next: Option<u64>,
     /// Which word of our segment says how far we have read its board.
     cursor: usize,
-    /// It reads our board from this notice on, and says in this word of its segment how far it has come.
+    /// The notice of our board that it read next when we last looked, and the word of its segment that says so.
     reads: Option<(u64, usize)>,
+}
+
+impl Peer {
+    /// Whether there is room for this notice, and for a number behind it: what this peer has not read is not overwritten. Its word is read only
+    /// if it has to be: the peer has written it since, so that this takes as long as it takes a core to get a cache line.
+    fn has_room(&mut self, number: u64) -> bool {
+        let Some((next, cursor)) = &mut self.reads else { return true };
+        if number >= next.saturating_add(NOTICES) {
+            *next = self.segment.word(*cursor).max(*next);
+        }
+        number < next.saturating_add(NOTICES)
+    }
 }
 
 /// Memory that must not be written before members have reached a point in the sequence of exchanges.
@@ -105,9 +117,9 @@ impl There {
     pub fn payload(&self) -> Option<Payload> {
         let copied = |place: &Place| {
             let words = if place.is_floats { place.len } else { place.len.div_ceil(4) };
-            let numbers = Vector::from(self.segment.numbers(place.start, words)?);
+            let numbers = self.segment.copied(place.start, words)?;
             Some(match place.is_floats {
-                true => Segment::Floats(numbers.clone()),
+                true => Segment::Floats(numbers),
                 false => {
                     Segment::Bytes(bytes_of(Slice::Floats(&numbers)).get(..place.len)?.to_vec())
                 }
@@ -288,11 +300,7 @@ impl Near {
     /// is not overwritten.
     pub fn post(&mut self, message: &PeerMessage, places: &[Place]) -> bool {
         let number = self.posted + 1;
-        let has_read = |peer: &Peer| match peer.reads {
-            Some((from, cursor)) => peer.segment.word(cursor).max(from) + NOTICES > number,
-            None => true,
-        };
-        if !self.peers.values().all(has_read)
+        if !self.peers.values_mut().all(|peer| peer.has_room(number))
             || !board::write(self.own.words(), number, message, places)
         {
             return false;
@@ -304,6 +312,7 @@ impl Near {
                 peer.bell.ring();
             }
         }
+        board::clear(self.own.words(), number + 1);
         true
     }
 
@@ -327,7 +336,7 @@ impl Near {
                 };
                 let lies_inside = |place: &Place| {
                     let words = if place.is_floats { place.len } else { place.len.div_ceil(4) };
-                    peer.segment.numbers(place.start, words).is_some()
+                    peer.segment.holds(place.start, words)
                 };
                 let is_inside = places.iter().all(lies_inside);
                 let segment = peer.segment.clone();
@@ -338,10 +347,14 @@ impl Near {
         None
     }
 
-    /// Says whether this process wants to be woken. Whoever says yes looks once more for notices after it.
+    /// Says whether this process wants to be woken. Who says yes looks once more for notices after it.
     pub fn sleep(&self, sleeps: bool) {
-        self.own.words()[SLEEPS].store(u64::from(sleeps), Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        let word = &self.own.words()[SLEEPS];
+        // Peers read it with every notice: what does not change stays in their caches.
+        if word.load(Ordering::Relaxed) != u64::from(sleeps) {
+            word.store(u64::from(sleeps), Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// All chunks of a sum as one vector, each read where its owner has added it. It holds this member's own block. `Err` with that
