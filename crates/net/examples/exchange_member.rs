@@ -1,19 +1,23 @@
 //! One of our processes in `bench/exchange.py`: adds vectors with the other members, and tells how long it took.
 //!
 //! `exchange_member NAME KIND RANK MEMBERS SIZES SOCKET AUTHORITY`. Kinds: `memory` (vectors lie in shared memory, the sum is read in
-//! place), `copied` (shared memory, but the input lies elsewhere and the sum is copied), `tcp`, `tls`; `memcpy` and `loopback` are what the
-//! machine can do: a copy of the vector, and a stream of it from one thread to another.
+//! place), `copied` (shared memory, but the input lies elsewhere and the sum is copied), `tcp`, `tls`; `memcpy`, `loopback` and `bare` are
+//! what the machine can do: a copy of the vector, a stream of it from one thread to another, and vectors in shared memory that each member
+//! adds as soon as a word of the other one says that they are there, without anything else that a sum of a job has.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use paceline_identity::{Authority, Credentials, JobName, Key, Name, Nonce, Role};
 use paceline_learn::Vector;
+use paceline_learn::kernels::shared::{Claim, OwnSegment, PeerSegment};
 use paceline_net::processes::Shape;
 use paceline_net::processes::bench::Member;
 use paceline_runtime::WorkerId;
@@ -28,7 +32,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sizes = sizes.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?;
     let mut meshes = vec![];
     let mut ports = vec![];
-    let is_limit = kind == "memcpy" || kind == "loopback";
+    let is_bare = kind == "bare";
+    let mut bare = vec![];
+    for bytes in sizes.iter().filter(|_| is_bare) {
+        let own = OwnSegment::new(BARE_CONTROL, &[*bytes])?;
+        // A path by which the others open it.
+        ports.push(format!("/proc/{}/fd/{}", std::process::id(), own.descriptor().as_raw_fd()));
+        bare.push(Bare::new(own, (rank, bytes / 4))?);
+    }
+    let is_limit = kind == "memcpy" || kind == "loopback" || is_bare;
     for bytes in sizes.iter().filter(|_| !is_limit) {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         ports.push(listener.local_addr()?.port().to_string());
@@ -48,6 +60,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             ports.into_iter().map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
         mesh.meet(&addresses);
     }
+    for bare in &mut bare {
+        let paths = next()?.ok_or("the driver is gone")?;
+        bare.meet(&paths)?;
+    }
     while let Some(line) = next()? {
         let (bytes, times) = line.split_once(' ').ok_or("BYTES TIMES")?;
         let (bytes, times): (usize, usize) = (bytes.parse()?, times.parse()?);
@@ -55,6 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (took, cpu) = match kind.as_str() {
             "memcpy" => copy(bytes, times),
             "loopback" => stream(bytes, times)?,
+            "bare" => bare[at].measure(times),
             _ => measure(&mut meshes[at], &kind, (rank, n), times)?,
         };
         let took: Vec<String> = took.iter().map(|it| it.as_nanos().to_string()).collect();
@@ -108,6 +125,83 @@ fn measure(
     }
     drop(kept);
     Ok((took, cpu_time() - before))
+}
+
+/// Vectors in shared memory, and a word of each member that says how many sums it has entered.
+struct Bare {
+    own: Arc<OwnSegment>,
+    input: Claim,
+    rank: u32,
+    numbers: usize,
+    /// By rank, without this member.
+    others: Vec<(Arc<PeerSegment>, Vector)>,
+    entered: u64,
+    sum: Vec<f32>,
+}
+
+const BARE_CONTROL: usize = 4096;
+
+impl Bare {
+    fn new(own: Arc<OwnSegment>, (rank, numbers): (u32, usize)) -> Result<Bare, Box<dyn Error>> {
+        let mut input_block = own.claim(0).ok_or("a block for the input")?;
+        let values = input_block.numbers(numbers);
+        values.iter_mut().enumerate().for_each(|(i, x)| *x = input(rank, i));
+        let (others, sum) = (vec![], vec![0.0; numbers]);
+        Ok(Bare { own, input: input_block, rank, numbers, others, entered: 0, sum })
+    }
+
+    fn meet(&mut self, paths: &str) -> Result<(), Box<dyn Error>> {
+        for (rank, path) in paths.split(' ').enumerate() {
+            if rank != self.rank as usize {
+                let file = std::fs::File::options().read(true).write(true).open(path)?;
+                let segment = PeerSegment::new(file.into(), self.own.bytes())?;
+                let numbers = segment.numbers(self.input.place(), self.numbers);
+                let numbers = numbers.ok_or("numbers in the segment")?;
+                self.others.push((segment, Vector::from(numbers)));
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self) {
+        self.entered += 1;
+        self.own.words()[0].store(self.entered, Ordering::Release);
+        for (segment, _) in &self.others {
+            let mut looks = 0_u32;
+            while segment.word(0) < self.entered {
+                looks += 1;
+                // Members that share cores let each other run.
+                if looks > 1000 { std::thread::yield_now() } else { std::hint::spin_loop() }
+            }
+        }
+        let mine = self.input.as_slice(self.numbers);
+        match &self.others[..] {
+            [(_, other)] => {
+                let both = mine.iter().zip(other.iter());
+                self.sum.iter_mut().zip(both).for_each(|(sum, (x, y))| *sum = x + y);
+            }
+            others => {
+                self.sum.copy_from_slice(mine);
+                for (_, other) in others {
+                    self.sum.iter_mut().zip(other.iter()).for_each(|(sum, x)| *sum += x);
+                }
+            }
+        }
+        std::hint::black_box(&self.sum);
+    }
+
+    fn measure(&mut self, times: usize) -> (Vec<Duration>, Duration) {
+        // Where everybody arrives.
+        self.add();
+        self.add();
+        let before = cpu_time();
+        let took = (0..times).map(|_| {
+            let start = Instant::now();
+            self.add();
+            start.elapsed()
+        });
+        (took.collect(), cpu_time() - before)
+    }
 }
 
 fn copy(bytes: usize, times: usize) -> (Vec<Duration>, Duration) {
