@@ -17,7 +17,6 @@ use rustix::fs::{
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::Lent;
-use crate::Vector;
 
 /// Pieces of segments that are mapped side by side begin and end at multiples of this many bytes. Systems with larger pages refuse
 /// the mapping, and the caller copies.
@@ -242,19 +241,14 @@ impl PeerSegment {
         word
     }
 
-    /// A copy of some numbers; `None` if they do not lie in the segment.
-    pub fn copied(&self, place: usize, len: usize) -> Option<Vector> {
+    /// Numbers, for a moment; `None` if they do not lie in the segment.
+    pub fn slice(&self, place: usize, len: usize) -> Option<&[f32]> {
         let start = self.mapping.at(place, len)?;
         // SAFETY: as for `numbers`, while `self` is borrowed.
-        Some(Vector::from(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }))
+        Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) })
     }
 
-    /// Whether some numbers lie in the segment.
-    pub fn holds(&self, place: usize, len: usize) -> bool {
-        self.mapping.at(place, len).is_some()
-    }
-
-    /// Numbers, read where they lie; `None` if they do not lie in the segment.
+    /// Numbers that are read where they lie, for as long as somebody needs them; `None` if they do not lie in the segment.
     pub fn numbers(self: &Arc<Self>, place: usize, len: usize) -> Option<Lent> {
         let start = self.mapping.at(place, len)?;
         // SAFETY: the numbers lie in the mapping, which the owner of the lent memory holds; the seals keep them there, and every bit

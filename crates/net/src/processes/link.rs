@@ -197,7 +197,7 @@ impl Link {
         }
     }
 
-    /// Reads until a frame is there, or these bytes were read.
+    /// Reads until a frame is there, or these bytes have come.
     pub fn read(&mut self, room: &mut usize) -> Result<Got, FrameProblem> {
         loop {
             while !self.unread.is_empty() {
@@ -231,7 +231,7 @@ impl Link {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             };
-            *room -= count.min(*room);
+            *room -= self.wire.arrived(count).min(*room);
             // A socket that gives less than it is asked for has no more; a session may have read more than it gives.
             self.is_empty = count < asked && self.wire.is_plain() && !self.ends;
             self.unread = 0..count.saturating_sub(direct);

@@ -25,6 +25,8 @@ pub struct Session {
     incoming: Vec<u8>,
     decrypted: Range<usize>,
     unread: Range<usize>,
+    /// How many bytes have come since somebody asked.
+    arrived: usize,
     /// What was encrypted, and the part of it that the socket has not taken.
     outgoing: Vec<u8>,
     unsent: Range<usize>,
@@ -82,6 +84,7 @@ impl Session {
             incoming: vec![0; AHEAD],
             decrypted: 0..0,
             unread: 0..0,
+            arrived: 0,
             outgoing: vec![],
             unsent: 0..0,
             has_news: false,
@@ -96,6 +99,11 @@ impl Session {
     /// Whether [`flush`](Self::flush) has something to send, or the handshake is over since the last one.
     pub fn wants_write(&self) -> bool {
         !self.unsent.is_empty() || self.has_news
+    }
+
+    /// How many bytes have come since the last call. They are more than were read: records have heads and tags, and a peer may fill them up.
+    pub fn arrived(&mut self) -> usize {
+        std::mem::take(&mut self.arrived)
     }
 
     /// Reads; `WouldBlock` if nothing is there, 0 at the end. What `into` holds behind the bytes that were read may change, too.
@@ -182,6 +190,7 @@ impl Session {
         let Stage::Records(records) = &mut self.stage else { return Ok(0) };
         let begun = self.unread.len();
         let arrived = stream.read(&mut into[begun..])?;
+        self.arrived += arrived;
         into[..begun].copy_from_slice(&self.incoming[self.unread.clone()]);
         let mut is_closed = arrived == 0;
         let (mut count, mut at) = (0, 0);
@@ -213,6 +222,7 @@ impl Session {
         }
         let count = stream.read(&mut self.incoming[self.unread.end..end])?;
         self.unread.end += count;
+        self.arrived += count;
         if count == 0 {
             self.stage = Stage::Closed;
         }

@@ -44,6 +44,11 @@ impl Wire {
         }
     }
 
+    /// How many bytes the socket has given since the last call, where a read gave this many.
+    pub fn arrived(&mut self, read: usize) -> usize {
+        self.tls.as_mut().map_or(read, |tls| tls.arrived())
+    }
+
     /// Takes as many bytes as it can; `WouldBlock` if none.
     pub fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match (&mut self.tls, pieces) {

@@ -117,11 +117,11 @@ impl There {
     pub fn payload(&self) -> Option<Payload> {
         let copied = |place: &Place| {
             let words = if place.is_floats { place.len } else { place.len.div_ceil(4) };
-            let numbers = self.segment.copied(place.start, words)?;
+            let numbers = self.segment.slice(place.start, words)?;
             Some(match place.is_floats {
-                true => Segment::Floats(numbers),
+                true => Segment::Floats(Vector::from(numbers)),
                 false => {
-                    Segment::Bytes(bytes_of(Slice::Floats(&numbers)).get(..place.len)?.to_vec())
+                    Segment::Bytes(bytes_of(Slice::Floats(numbers)).get(..place.len)?.to_vec())
                 }
             })
         };
@@ -336,7 +336,7 @@ impl Near {
                 };
                 let lies_inside = |place: &Place| {
                     let words = if place.is_floats { place.len } else { place.len.div_ceil(4) };
-                    peer.segment.holds(place.start, words)
+                    peer.segment.slice(place.start, words).is_some()
                 };
                 let is_inside = places.iter().all(lies_inside);
                 let segment = peer.segment.clone();

@@ -8,8 +8,11 @@ use paceline_identity::{
     Authority, Credentials, JobName, Key, Name, Nonce, Role, peer_client, peer_server,
 };
 use paceline_learn::Dice;
+use paceline_learn::kernels::Pool;
 use paceline_runtime::WorkerId;
 
+use super::super::frame::Limits;
+use super::super::link::{Got, Link, TURN};
 use super::*;
 
 /// Nothing here takes as long as this, also on a busy machine.
@@ -391,4 +394,26 @@ fn records_without_data_do_not_go_on_for_ever() {
     };
     assert_eq!(answer_to(empty(32)).expect("a few are allowed"), 5);
     assert!(answer_to(empty(33)).is_err());
+}
+
+/// Zeros behind what a record carries are nobody's, but reading them keeps a link from others.
+#[test]
+fn a_turn_of_a_link_counts_what_has_come() {
+    let mut ends = ends();
+    exchange(&mut ends, &[vec![1; 10], vec![2; 10]], &mut Dice::keyed(&[1]));
+    let [mut peer, mut end] = ends;
+    assert!(end.session.arrived() > 10, "there was a handshake");
+    // One byte each, which together are too few to be read as anything.
+    let plain = [vec![0, 23], vec![0; 10_000]].concat();
+    let bytes: Vec<u8> = (0..3).flat_map(|_| records(&mut peer).seal_any(0, &plain)).collect();
+    peer.stream.write_all(&bytes).expect("it is open");
+    let (limits, pool) = (Limits::for_replica(10), Pool::default());
+    let mut link = Link::new(end.stream, Some(end.session), limits, pool);
+    let (mut room, started) = (TURN, Instant::now());
+    while TURN - room < bytes.len() && started.elapsed() < ENOUGH {
+        link.wake(false);
+        let got = link.read(&mut room).expect("it may be the beginning of a frame");
+        assert!(matches!(got, Got::Nothing));
+    }
+    assert_eq!(TURN - room, bytes.len());
 }
