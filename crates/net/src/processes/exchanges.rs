@@ -65,6 +65,14 @@ impl Shape {
         }
     }
 
+    /// What a peer puts into a sum.
+    fn sum_of(&self, tail: Tail, payload: Payload) -> Result<Entry, Violation> {
+        match self.fits(&payload) {
+            true => Ok(Entry::Sum { payload: Arc::new(payload), tail }),
+            false => Err(Violation("a payload does not fit the job")),
+        }
+    }
+
     /// Whether sums are added in chunks.
     fn is_chunked(&self) -> bool {
         let bytes = match self.codec {
@@ -128,6 +136,12 @@ enum Progress {
 /// What a peer sends in an exchange.
 enum Part {
     Whole(Entry),
+    /// A sum's entry in the memory of a member of this host. It is read when this member takes part: nobody waits until those have read it who do
+    /// not.
+    WholeThere {
+        tail: Tail,
+        there: There,
+    },
     Chunk {
         tail: Tail,
         length: u64,
@@ -152,6 +166,12 @@ const SHORT: usize = 1 << 20;
 const CHUNKED_FROM: usize = 16 << 10;
 /// Members are never further apart than one exchange; a few views may follow each other quickly.
 const EARLY_MAX: usize = 64;
+
+const UNFIT: Violation = Violation("numbers that do not fit their form");
+
+fn check_sum(name: ExchangeName) -> Result<(), Violation> {
+    if name.exchange > 0 { Ok(()) } else { Err(Violation("a sum while settling")) }
+}
 
 /// All other members with their ranks. Those behind this one come first: if all members began with the first one, it would be told everything at
 /// once, and the last one nothing for a while.
@@ -392,9 +412,7 @@ impl Exchanges {
         message: PeerMessage,
         segments: Vec<Segment>,
     ) -> Result<(ExchangeName, Part), Violation> {
-        let fill = |form: Form, segments| {
-            form.fill(segments).ok_or(Violation("numbers that do not fit their form"))
-        };
+        let fill = |form: Form, segments| form.fill(segments).ok_or(UNFIT);
         Ok(match message {
             PeerMessage::Entry { name, entry: EntryHead::Gather { standing } } => {
                 if name.exchange != 0 || !segments.is_empty() {
@@ -403,8 +421,8 @@ impl Exchanges {
                 (name, Part::Whole(Entry::Gather { standing }))
             }
             PeerMessage::Entry { name, entry: EntryHead::Sum { tail, form } } => {
-                let payload = fill(form, segments)?;
-                (name, self.whole(name, tail, payload)?)
+                check_sum(name)?;
+                (name, Part::Whole(self.shape.sum_of(tail, fill(form, segments)?)?))
             }
             PeerMessage::Chunk { name, tail, form, length, is_free } => {
                 self.check_length(length)?;
@@ -434,9 +452,8 @@ impl Exchanges {
     ) -> Result<(ExchangeName, Part), Violation> {
         Ok(match message {
             PeerMessage::Entry { name, entry: EntryHead::Sum { tail, .. } } => {
-                let payload = there.payload();
-                let payload = payload.ok_or(Violation("numbers that do not fit their form"))?;
-                (name, self.whole(name, tail, payload)?)
+                check_sum(name)?;
+                (name, Part::WholeThere { tail, there })
             }
             PeerMessage::Chunk { name, tail, length, is_free, .. } => {
                 self.check_length(length)?;
@@ -454,16 +471,6 @@ impl Exchanges {
         if is_right { Ok(()) } else { Err(Violation("a vector of another length")) }
     }
 
-    fn whole(&self, name: ExchangeName, tail: Tail, payload: Payload) -> Result<Part, Violation> {
-        if !self.shape.fits(&payload) {
-            return Err(Violation("a payload does not fit the job"));
-        }
-        if name.exchange == 0 {
-            return Err(Violation("a sum while settling"));
-        }
-        Ok(Part::Whole(Entry::Sum { payload: Arc::new(payload), tail }))
-    }
-
     fn take(
         &mut self,
         name: ExchangeName,
@@ -476,8 +483,12 @@ impl Exchanges {
         let rank = entered.view.rank(from).ok_or(Violation("it is not a member of the view"))?;
         let is_complete = match &mut entered.progress {
             Progress::Whole(meeting) => {
-                let Part::Whole(entry) = part else {
-                    return Err(Violation("a chunk in an exchange without chunks"));
+                let entry = match part {
+                    Part::Whole(entry) => entry,
+                    Part::WholeThere { tail, there } => {
+                        self.shape.sum_of(tail, there.payload().ok_or(UNFIT)?)?
+                    }
+                    _ => return Err(Violation("a chunk in an exchange without chunks")),
                 };
                 if meeting.has_entered(rank) {
                     return Err(Violation("it entered an exchange twice"));

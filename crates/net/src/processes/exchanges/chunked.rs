@@ -149,7 +149,9 @@ impl Chunked {
 
     pub fn take(&mut self, from: usize, part: Part) -> Result<(), Violation> {
         match part {
-            Part::Whole(_) => Err(Violation("a whole entry in an exchange of chunks")),
+            Part::Whole(_) | Part::WholeThere { .. } => {
+                Err(Violation("a whole entry in an exchange of chunks"))
+            }
             Part::Sum { values: Values::Here(payload), .. } if self.is_dense() => {
                 if self.sums[from].is_some() {
                     return Err(Violation("it sent a sum twice"));
@@ -332,7 +334,13 @@ impl Chunked {
     ) -> Result<ExchangeResult, (usize, Violation)> {
         let vector = match self.length() {
             0 => Vector::new(),
-            _ if self.is_pair() && self.added > 0 => self.pair.take().unwrap_or_default(),
+            _ if self.is_pair() && self.added > 0 => {
+                // Its numbers have come over the link, so that nothing says that the peer has read ours where they lie, if it was told of them there.
+                if let Some(near) = near.as_deref_mut() {
+                    near.keep_until_entered(self.exchange + 1);
+                }
+                self.pair.take().unwrap_or_default()
+            }
             _ => match self.read_in_place(&view, near.as_deref_mut()) {
                 Some(vector) => vector,
                 None => self.copy_out()?,

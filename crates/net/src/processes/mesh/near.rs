@@ -63,25 +63,28 @@ impl SharedExchanges {
         let mut exchanges = self.lock();
         let spins = self.looks(&view) == Looks::Always && exchanges.is_near(&view) && number > 0;
         if !spins {
-            sleep(&exchanges, true);
+            wants_bell(&exchanges, true);
             let mut effects = exchanges.enter(ticket, view, number, entry);
             effects.extend(exchanges.look());
             return effects;
         }
-        sleep(&exchanges, false);
+        wants_bell(&exchanges, false);
         let mut effects = exchanges.enter(ticket, view, number, entry);
         let was_slow = self.was_slow.load(Ordering::Relaxed);
         let mut look = Look::begin(was_slow);
         loop {
             effects.extend(exchanges.look());
-            if !effects.done.is_empty() || !look.on(Looks::Always) {
+            // What goes over links is not sent while this member looks.
+            let is_over = !effects.done.is_empty() || !effects.sends.is_empty();
+            if is_over || !look.on(Looks::Always) {
                 break;
             }
         }
-        // Nothing that peers tell is needed before this member enters the next exchange, and then it looks: until then nobody need wake it.
-        if exchanges.has_entered() {
-            sleep(&exchanges, true);
-            // A peer that saw this process awake has not woken it.
+        // Nothing that members of its view tell is needed before this member enters the next exchange, and then it looks: until then nobody need
+        // wake it, unless much is to be read by then.
+        if exchanges.has_entered() || !self.shape.is_short() {
+            wants_bell(&exchanges, true);
+            // A peer that read the word before has not rung.
             effects.extend(exchanges.look());
         }
         // Once only: a peer that is still computing is not waited for in vain in every exchange.
@@ -119,9 +122,9 @@ impl SharedExchanges {
     }
 }
 
-fn sleep(exchanges: &Exchanges, sleeps: bool) {
+fn wants_bell(exchanges: &Exchanges, wants: bool) {
     if let Some(near) = &exchanges.near {
-        near.sleep(sleeps);
+        near.wants_bell(wants);
     }
 }
 
@@ -200,8 +203,15 @@ impl Serving {
     pub(super) fn look(&mut self) {
         let Some(neighbors) = &self.neighbors else { return };
         neighbors.door.quiet();
+        self.look_at_boards();
+    }
+
+    /// Takes what members of this host have told; returns whether anything follows from it.
+    pub(super) fn look_at_boards(&mut self) -> bool {
         let effects = self.exchanges.lock().look();
+        let follows = !effects.is_empty();
         self.carry_out(effects);
+        follows
     }
 
     pub(super) fn forget_neighbor(&mut self, who: WorkerId) {

@@ -1,8 +1,11 @@
 //! Meshes of one process, over real sockets.
 
 use std::net::TcpListener;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
+use paceline_learn::Dice;
 use paceline_runtime::codec::{Codec, Payload};
 use paceline_runtime::coordination::Word;
 use paceline_runtime::wire::{AnyOptimizerState, Published, Tail};
@@ -94,15 +97,28 @@ fn sums_of_every_length_follow_each_other_whoever_serves_the_links() {
     }
 }
 
-/// Adds a few times; in each exchange another member is late, by so much that the others sleep.
-fn add_in_turns(members: &mut [Member], view: &Arc<View>, numbers: std::ops::RangeInclusive<u64>) {
+fn near<T>(member: &Member, look: impl FnOnce(&Near) -> T) -> T {
+    let (_, exchanges) = member.mesh.links.as_ref().expect("they are served here");
+    look(exchanges.lock().near.as_ref().expect("it shares memory"))
+}
+
+/// By so much a member is late for whom the others sleep.
+const LATE: Duration = Duration::from_millis(5);
+
+/// Adds a few times; in each exchange another member is late.
+fn add_in_turns(
+    members: &mut [Member],
+    view: &Arc<View>,
+    numbers: RangeInclusive<u64>,
+    late: Duration,
+) {
     std::thread::scope(|scope| {
         for (rank, member) in members.iter_mut().enumerate() {
             let numbers = numbers.clone();
             scope.spawn(move || {
                 for number in numbers {
                     if number % view.members.len() as u64 == rank as u64 {
-                        std::thread::sleep(Duration::from_millis(5));
+                        std::thread::sleep(late);
                     }
                     let sum = member.sum(view, number, Vector::filled(1.0, 1000));
                     assert_eq!(sum[999], view.members.len() as f32);
@@ -124,15 +140,100 @@ fn members_of_one_host_wake_each_other_also_when_they_stop_looking() {
     std::thread::spawn(move || {
         // Each has a core and looks; then there is one member more than cores, and all sleep; and again.
         let few = View { number: 2, members: crowd.members[..cores].to_vec(), ..*crowd };
-        add_in_turns(&mut members[..cores], &Arc::new(few), 1..=9);
+        add_in_turns(&mut members[..cores], &Arc::new(few), 1..=9, LATE);
         let crowd = View { number: 3, ..(*crowd).clone() };
-        add_in_turns(&mut members, &Arc::new(crowd), 10..=19);
+        add_in_turns(&mut members, &Arc::new(crowd), 10..=19, LATE);
         let few =
             View { number: 4, members: (0..cores as u32).map(WorkerId).collect(), incarnation: 1 };
-        add_in_turns(&mut members[..cores], &Arc::new(few), 20..=40);
+        add_in_turns(&mut members[..cores], &Arc::new(few), 20..=40, LATE);
         let _ = done.send(());
     });
     heard.recv_timeout(Duration::from_secs(20)).expect("nobody waits for ever");
+}
+
+/// A member that looked for the last sum did not ask to be woken. It has left the view since, and means to look no more.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_member_that_has_left_does_not_fill_the_boards_of_those_that_stay() {
+    let (mut members, all) = members_that(3, 1000, true);
+    while !members.iter().all(|member| member.mesh.is_near(&all)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    near(&members[2], |near| near.wants_bell(false));
+    let stay = View { number: 2, members: all.members[..2].to_vec(), ..*all };
+    add_in_turns(&mut members[..2], &Arc::new(stay), 1..=2000, Duration::ZERO);
+    let posted = near(&members[0], Near::posted);
+    assert!(posted > 200, "only {posted} of 2,000 sums were told by notices");
+}
+
+/// Members of one host in views that follow each other, who begin to read each other's memory at any time, compute for a while between two sums
+/// and use their memory again at once. `SOAK_SECONDS=60 cargo test --release -p paceline-net --lib views_that_follow` looks for longer.
+#[cfg(target_os = "linux")]
+#[test]
+fn sums_are_right_in_views_that_follow_each_other() {
+    let seconds = std::env::var("SOAK_SECONDS").ok().and_then(|it| it.parse().ok());
+    let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(2));
+    let mut seed = 0;
+    while seed == 0 || Instant::now() < until {
+        let size = [1000, 20_000, 10, 300_001, 262_144][seed as usize % 5];
+        let mut dice = Dice::keyed(&[seed, 4]);
+        let (mut members, all) = members_that(3, size, true);
+        while dice.below(4) > 0 && !members.iter().all(|member| member.mesh.is_near(&all)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut first = 1;
+        for number in 2..20 {
+            let ranks = [vec![0, 1, 2], vec![0, 1], vec![1, 2], vec![0, 2]];
+            let ranks = &ranks[dice.below(4) as usize];
+            let of = ranks.iter().map(|rank| WorkerId(*rank)).collect();
+            let view = Arc::new(View { number, members: of, ..*all });
+            let numbers = first..=first + dice.below(30);
+            first = numbers.end() + 1;
+            let add = |rank: u32, member: &mut Member, number: u64| {
+                let vector = |rank: u32| (rank + 1) as f32 * number as f32;
+                let sum = member.sum(&view, number, Vector::filled(vector(rank), size));
+                let expected = view.members.iter().fold(0.0, |sum, who| sum + vector(who.0));
+                sum.iter().all(|x| *x == expected)
+            };
+            // They are counted: others would wait for ever for a member that panics.
+            let wrong = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                for (rank, member) in (0..).zip(&mut members) {
+                    member.mesh.hand_back();
+                    let (numbers, wrong, add) = (numbers.clone(), &wrong, &add);
+                    let mut dice = Dice::keyed(&[seed, number, rank.into()]);
+                    let takes_part = ranks.contains(&rank);
+                    scope.spawn(move || {
+                        for number in numbers.filter(|_| takes_part) {
+                            compute(&mut dice);
+                            let is_right = add(rank, member, number);
+                            wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
+                        }
+                    });
+                }
+            });
+            assert_eq!(wrong.into_inner(), 0, "wrong sums with seed {seed} in {view:?}");
+        }
+        for word in members.iter().flat_map(|member| member.words.try_iter()) {
+            assert!(!matches!(word, Up::Word(Word::Suspect { .. })), "seed {seed}: all are honest");
+        }
+        seed += 1;
+    }
+}
+
+/// Most members are there at once, some sleep, and some look for longer.
+fn compute(dice: &mut Dice) {
+    let (kind, time) = (dice.below(12), Duration::from_micros(dice.below(300)));
+    let began = Instant::now();
+    match kind {
+        0 => std::thread::sleep(3 * time),
+        1..=5 => {
+            while began.elapsed() < time {
+                std::hint::spin_loop();
+            }
+        }
+        _ => {}
+    }
 }
 
 #[test]

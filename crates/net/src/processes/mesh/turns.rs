@@ -314,13 +314,15 @@ impl Serving {
             self.happens(event);
         }
         self.events = events;
+        // Who slept for long looks at everything, whether a bell was rung or not.
+        let is_told = count == 0 && self.look_at_boards();
         let has_obeyed = self.obey_all();
         let is_busy = self.has_more();
         self.dial_due();
         self.read_all();
         self.flush();
         let is_full = was_interrupted || count == EVENTS || self.has_more();
-        Turn { happens: count > 0 || has_obeyed || is_busy, is_full }
+        Turn { happens: count > 0 || is_told || has_obeyed || is_busy, is_full }
     }
 
     /// Whether reading all links costs less than asking which of them can be read, and the next part of a sum is about to come. A socket that has
@@ -332,10 +334,7 @@ impl Serving {
     /// Reads all links of peers, and obeys.
     fn glance(&mut self) -> Turn {
         let has_obeyed = self.obey_all();
-        // Members of this host may have told something, too.
-        let effects = self.exchanges.lock().look();
-        let is_told = !effects.is_empty();
-        self.carry_out(effects);
+        let is_told = self.look_at_boards();
         let mut peers = [None; FEW];
         for (peer, token) in peers.iter_mut().zip(self.by_peer.values()) {
             *peer = Some(*token);

@@ -12,16 +12,17 @@ use super::super::frame::BYTES;
 use super::super::heads::{self, HEAD_WORDS};
 use super::super::message::PeerMessage;
 
-/// Whether the owner of a segment wants to be woken when there is something for it to read.
-pub const SLEEPS: usize = 0;
+/// Whether the owner of a segment wants to be woken when there is something for it to read. If not, it looks before it takes part in the next
+/// exchange; until then it computes, or it has left.
+pub const WANTS_BELL: usize = 0;
 /// How far the owner of a segment has read the boards of others: one word each.
 pub const CURSORS: usize = 64;
 pub const CURSORS_MAX: usize = 512;
 const BOARD: usize = 1024;
-/// A notice is overwritten when this many others follow it.
+/// How many notices there is room for.
 const SLOTS: u64 = 16;
-/// How many notices may be unread: the number of the one behind them is set to 0 before it is written.
-pub const NOTICES: u64 = SLOTS - 1;
+/// How many may be unread: when one is written, the place behind it is cleared for the next one.
+pub const UNREAD_MAX: u64 = SLOTS - 1;
 pub const NOTICE_WORDS: usize = 32;
 /// Bytes of all words of a segment.
 pub const CONTROL: usize = (BOARD + SLOTS as usize * NOTICE_WORDS) * 8;
@@ -42,7 +43,7 @@ const PLACES: usize = 2;
 const HEAD: usize = PLACES + 2 * PLACES_MAX;
 
 /// Where a notice stands.
-fn slot(number: u64) -> usize {
+pub fn slot(number: u64) -> usize {
     BOARD + (number % SLOTS) as usize * NOTICE_WORDS
 }
 
@@ -171,13 +172,13 @@ mod tests {
             while last < COUNT {
                 last = written.load(Ordering::Relaxed);
                 // The next one to be overwritten.
-                let number = last.saturating_sub(NOTICES - 1);
+                let number = last.saturating_sub(UNREAD_MAX - 1);
                 let Some(Some((message, places))) = read(&peer, number) else { continue };
                 let PeerMessage::Sum { name, .. } = message else { panic!("{message:?}") };
                 assert_eq!((name.exchange, places[0].len as u64), (number, number));
             }
         });
         assert!(read(&peer, COUNT).is_some(), "what nobody overwrites is there");
-        assert!(read(&peer, COUNT - NOTICES).is_none(), "its place is ready for the next one");
+        assert!(read(&peer, COUNT - UNREAD_MAX).is_none(), "its place is ready for the next one");
     }
 }

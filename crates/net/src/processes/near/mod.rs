@@ -26,7 +26,7 @@ use paceline_runtime::view::ViewName;
 
 use super::frame::{Segment, Slice, bytes_of};
 use super::message::{Form, PeerMessage, payload_slices};
-use board::{CONTROL, CURSORS, CURSORS_MAX, NOTICES, Place, SLEEPS};
+use board::{CONTROL, CURSORS, CURSORS_MAX, Place, UNREAD_MAX, WANTS_BELL};
 use door::Bell;
 
 /// Blocks for gradients and other inputs: one in the exchange under way, one being computed, one being added to.
@@ -69,14 +69,14 @@ struct Peer {
 }
 
 impl Peer {
-    /// Whether there is room for this notice, and for a number behind it: what this peer has not read is not overwritten. Its word is read only
+    /// Whether there is room for this notice, and the place behind it can be cleared: what this peer has not read is not overwritten. Its word is read only
     /// if it has to be: the peer has written it since, so that this takes as long as it takes a core to get a cache line.
     fn has_room(&mut self, number: u64) -> bool {
         let Some((next, cursor)) = &mut self.reads else { return true };
-        if number >= next.saturating_add(NOTICES) {
+        if number >= next.saturating_add(UNREAD_MAX) {
             *next = self.segment.word(*cursor).max(*next);
         }
-        number < next.saturating_add(NOTICES)
+        number < next.saturating_add(UNREAD_MAX)
     }
 }
 
@@ -154,7 +154,7 @@ impl Near {
         let mut blocks = vec![input; INPUTS];
         blocks.extend([half; SLOTS + 1]);
         let own = OwnSegment::new(CONTROL, &blocks)?;
-        own.words()[SLEEPS].store(1, Ordering::SeqCst);
+        own.words()[WANTS_BELL].store(1, Ordering::SeqCst);
         let cursors_free = (0..CURSORS_MAX).map(|i| CURSORS + i).rev().collect();
         let (peers, kept, galleries) = (BTreeMap::new(), vec![], BTreeMap::new());
         Ok(Near { own, peers, posted: 0, cursors_free, kept, galleries })
@@ -193,9 +193,20 @@ impl Near {
 
     /// A peer says with which notice of its board we begin.
     pub fn begin(&mut self, who: WorkerId, from: u64) -> Option<()> {
-        let peer = self.peers.get_mut(&who).filter(|peer| peer.next.is_none() && from > 0)?;
+        let is_number = from > 0 && from < u64::MAX >> 1;
+        let peer = self.peers.get_mut(&who).filter(|peer| peer.next.is_none() && is_number)?;
         peer.next = Some(from);
         Some(())
+    }
+
+    #[cfg(test)]
+    pub fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    #[cfg(test)]
+    pub fn is_next_clear(&self) -> bool {
+        self.own.words()[board::slot(self.posted + 1)].load(Ordering::Relaxed) == 0
     }
 
     #[cfg(test)]
@@ -228,6 +239,13 @@ impl Near {
     pub fn keep(&mut self, claim: Claim, until: Until) {
         let (payload, places) = (None, vec![]);
         self.kept.push(Kept { until, payload, places, _claim: Some(claim) });
+    }
+
+    /// What was kept until the end of the exchange before this one is kept until others have entered this one.
+    pub fn keep_until_entered(&mut self, exchange: u64) {
+        let ended = Until::Completed(exchange - 1);
+        let kept = self.kept.iter_mut().filter(|kept| kept.until == ended);
+        kept.for_each(|kept| kept.until = Until::Entered(exchange));
     }
 
     /// Members have come this far: what was kept until then is not needed any more.
@@ -296,19 +314,25 @@ impl Near {
         Some((places, claim))
     }
 
-    /// Writes a notice for all readers, and wakes those that sleep. Returns whether there was room: a notice that a reader has not read
+    /// Writes a notice for all readers, and wakes those that want to be. Returns whether there was room: a notice that a reader has not read
     /// is not overwritten.
     pub fn post(&mut self, message: &PeerMessage, places: &[Place]) -> bool {
-        let number = self.posted + 1;
-        if !self.peers.values_mut().all(|peer| peer.has_room(number))
-            || !board::write(self.own.words(), number, message, places)
-        {
+        let (number, mut has_room) = (self.posted + 1, true);
+        for peer in self.peers.values_mut() {
+            if !peer.has_room(number) {
+                // It did not want to be woken, because it would look soon anyway. It may have left the view instead.
+                peer.bell.ring();
+                has_room = false;
+            }
+        }
+        if !has_room || !board::write(self.own.words(), number, message, places) {
             return false;
         }
         self.posted = number;
+        // Before the words below are read; `Near::wants_bell` has the other half.
         fence(Ordering::SeqCst);
         for peer in self.peers.values().filter(|peer| peer.reads.is_some()) {
-            if peer.segment.word(SLEEPS) != 0 {
+            if peer.segment.word(WANTS_BELL) != 0 {
                 peer.bell.ring();
             }
         }
@@ -347,12 +371,13 @@ impl Near {
         None
     }
 
-    /// Says whether this process wants to be woken. Who says yes looks once more for notices after it.
-    pub fn sleep(&self, sleeps: bool) {
-        let word = &self.own.words()[SLEEPS];
+    /// Says whether peers are to wake this process when they post a notice. Who says yes looks once more for notices after it: a peer that
+    /// posted before either sees the yes, or its notice is seen by that look.
+    pub fn wants_bell(&self, wants: bool) {
+        let word = &self.own.words()[WANTS_BELL];
         // Peers read it with every notice: what does not change stays in their caches.
-        if word.load(Ordering::Relaxed) != u64::from(sleeps) {
-            word.store(u64::from(sleeps), Ordering::SeqCst);
+        if word.load(Ordering::Relaxed) != u64::from(wants) {
+            word.store(u64::from(wants), Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
     }

@@ -113,6 +113,9 @@ fn members_of_one_host_hold_one_sum_and_nothing_writes_over_it_while_they_do() {
             kept.pop();
         }
     }
+    let near = members[0].near.as_ref().expect("it shares memory");
+    assert!(near.posted() > 32, "each place of the board was used again");
+    assert!(near.is_next_clear(), "the next place shows no older notice while it is written");
 }
 
 #[test]
@@ -177,16 +180,81 @@ fn a_notice_that_names_memory_outside_of_the_segment_is_a_violation() {
     }
 }
 
+/// One member maps the other's memory first, so that one of them tells its numbers by a notice and gets those of the other over the link.
+#[test]
+fn a_member_keeps_numbers_that_its_peer_has_not_read_though_it_has_the_sum() {
+    let shape = shape(Codec::Dense, 70_001);
+    let near = || Some(Near::new(shape.size()).expect("memory can be shared"));
+    let mut pair: Vec<Exchanges> =
+        (0..2).map(|i| Exchanges::new(WorkerId(i), shape, near())).collect();
+    meet(&mut pair, 0, 1);
+    meet(&mut pair, 1, 0);
+    let [early, late] = &mut pair[..] else { panic!("there are two") };
+    // Its board is full, so that it tells everything over the link.
+    fill_board(late);
+    let entries = [1, 2].map(|seed| dense_entries(2, shape.size(), seed));
+    let over_link = late.enter(Ticket(1), view(2), 1, entries[0][1].clone()).sends;
+    let posted = early.enter(Ticket(0), view(2), 1, entries[0][0].clone());
+    assert!(posted.sends.is_empty(), "it has told everything by a notice");
+    let mut done = vec![];
+    for (_, message, load) in over_link {
+        let effects = early.receive(WorkerId(1), message, segments(&load));
+        done.extend(effects.expect("it is right").done);
+    }
+    assert_eq!(bits(&done[0].1), expected(&entries[0]));
+    // It goes on before the other has looked.
+    let _ = early.enter(Ticket(2), view(2), 2, entries[1][0].clone());
+    let effects = late.look();
+    assert!(effects.wrong.is_empty(), "{:?}", effects.wrong);
+    assert_eq!(bits(&effects.done[0].1), expected(&entries[0]));
+}
+
+/// Nobody waits until somebody has read a sum who does not take part in it.
+#[test]
+fn who_takes_no_part_reads_no_numbers_and_blames_nobody() {
+    let (codec, size) = (Codec::TopK { fraction: 0.1 }, 5000);
+    let shape = shape(codec, size);
+    let mut all = members(3, shape, Host::All);
+    let mut dice = Dice::keyed(&[5, 1]);
+    for exchange in 1..=5 {
+        let mut done = 0;
+        for (at, member) in all[..2].iter_mut().enumerate() {
+            let vector: Vector = (0..size).map(|_| dice.unit() as f32 - 0.5).collect();
+            let mut payload = codec.encode(vector, shape.params, &mut Vector::new(), &mut dice);
+            if let Encoded::Sparse { indices, values, .. } = &mut payload.learned {
+                // Lengths differ, so that what lay at one place is not what lies there.
+                let length = 100 * (1 + exchange as usize % 3);
+                indices.truncate(length);
+                values.truncate(length);
+            }
+            let entry = Entry::Sum { payload: Arc::new(payload), tail: Tail::default() };
+            done += member.enter(Ticket(at as u64), view(2), exchange, entry).done.len();
+        }
+        for member in &mut all[..2] {
+            let effects = member.look();
+            assert!(effects.wrong.is_empty(), "{:?}", effects.wrong);
+            done += effects.done.len();
+        }
+        assert_eq!(done, 2);
+    }
+    let late = all[2].look();
+    assert!(late.wrong.is_empty(), "{:?}", late.wrong);
+}
+
+fn fill_board(member: &mut Exchanges) {
+    let name = |exchange| ExchangeName { view: view(2).name(), exchange };
+    let nothing = Place { is_floats: true, start: 0, len: 0 };
+    let near = member.near.as_mut().expect("it shares memory");
+    let posted =
+        (0..1000).filter(|i| near.post(&chunk_message(name(*i), 0), &[nothing; 2])).count();
+    assert_eq!(posted, 15, "what was not read is not overwritten, and one place is prepared");
+}
+
 #[test]
 fn a_board_whose_notices_nobody_reads_fills_up_and_links_take_over() {
     let shape = shape(Codec::Dense, 2 * PIECE + 1);
     let mut members = members(2, shape, Host::All);
-    let name = |exchange| ExchangeName { view: view(2).name(), exchange };
-    let nothing = Place { is_floats: true, start: 0, len: 0 };
-    let near = members[1].near.as_mut().expect("it shares memory");
-    let posted =
-        (0..1000).filter(|i| near.post(&chunk_message(name(*i), 0), &[nothing; 2])).count();
-    assert_eq!(posted, 15, "what was not read is not overwritten, and one place is prepared");
+    fill_board(&mut members[1]);
 
     let entry = dense_entries(2, shape.size(), 2000).swap_remove(1);
     let effects = members[1].enter(Ticket(1), view(2), 2000, entry);
