@@ -29,6 +29,49 @@ fn a_coordinator_that_is_killed_continues_from_its_log() {
     assert_eq!((result.started_over, result.samples_wasted), (0, 0));
 }
 
+/// Whom to believe: the one that lives says that it cannot reach the other one, of which nothing is heard.
+#[test]
+fn a_worker_that_dies_with_the_coordinator_is_the_one_that_is_put_out() {
+    let cluster =
+        Cluster::new("both", "--workers 1:2 --strategy ssgd --patience 2 --epochs 100000");
+    let coordinator = cluster.coordinator();
+    let first = cluster.worker();
+    cluster.wait_for_line("\"record\":\"applied\"");
+    let second = cluster.worker();
+    cluster.wait_for_line("\"members\":[0,1]");
+
+    coordinator.kill();
+    first.kill();
+    let coordinator = cluster.coordinator();
+    cluster.wait_for_line("worker 0 was");
+
+    let (result, err) = stop(coordinator);
+    let second = second.succeed();
+    assert_eq!((result.started_over, result.samples_wasted), (0, 0), "{err}");
+    assert!(!second.err.contains("joining again"), "{}", second.err);
+}
+
+/// There is nobody who could finish a round, and a coordinator that hears nobody puts nobody out: it may be cut off itself.
+#[test]
+fn a_coordinator_whose_workers_died_with_it_stops_when_it_is_asked_to() {
+    for strategy in ["ssgd", "async"] {
+        let flags = format!("--workers 2 --strategy {strategy} --patience 0.6 --epochs 100000");
+        let cluster = Cluster::new("nobody", &flags);
+        let coordinator = cluster.coordinator();
+        let workers = [cluster.worker(), cluster.worker()];
+        cluster.wait_for_line("\"record\":\"applied\"");
+        coordinator.kill();
+        workers.into_iter().for_each(Process::kill);
+        let coordinator = cluster.coordinator();
+        cluster.wait_for_line("\"record\":\"restarted\"");
+
+        coordinator.signal("-INT");
+
+        let ended = coordinator.end();
+        assert_eq!(ended.code, Some(130), "{}", ended.err);
+    }
+}
+
 #[test]
 fn a_worker_that_hangs_just_when_the_job_is_over_does_not_keep_the_others() {
     // Its first member evaluates for a while when the job is over, before it reads what the others have learned.

@@ -17,7 +17,7 @@ use crate::checkpoint::{CheckpointFlags, run_folder, saving, say_how_to_resume};
 use crate::error::{CliError, CliResult, UsageError};
 use crate::flags::JobFlags;
 use crate::local_workers::{LocalWorkers, WORKERS_HERE_MAX};
-use crate::log::LogFlag;
+use crate::log::{self, LogFlag};
 use crate::output::say;
 use crate::outputs::OutputFlags;
 use crate::page::{PageFlags, Watched};
@@ -161,7 +161,7 @@ impl Coordinate {
             say(INSECURE);
         }
         match (coordinating.is_over(), coordinating.was_stopped()) {
-            (false, _) => say(&coordinating.invitation()),
+            (false, _) => say(&coordinating.invitation(!log::is_on())),
             (true, false) => say(&done(&folder)),
             (true, true) => say(&format!(
                 "this job was stopped; to continue it, name another --state and --resume {}",

@@ -298,8 +298,9 @@ impl Coordinating {
         self.run.driver.coordinator().state().is_stopped()
     }
 
-    /// What the coordinator waits for, and what to type on other machines.
-    pub fn invitation(&self) -> String {
+    /// What the coordinator waits for, and what to type on other machines. `shows_token`: else the file is named that has it, because others
+    /// may read what is said here.
+    pub fn invitation(&self, shows_token: bool) -> String {
         let coordinator = self.run.driver.coordinator();
         let members: Vec<String> =
             coordinator.view().members.iter().map(ToString::to_string).collect();
@@ -318,10 +319,19 @@ impl Coordinating {
             [] => reached_at(self.address()),
             all => all.join(","),
         };
-        let token = &self.token;
-        format!(
-            "{waits}; on each new machine type:\n  paceline join {at} --token {token}{insecure}"
-        )
+        let (token, file) = (&self.token, self.run.token_file());
+        let mut issued = self.run.driver.tokens().issued();
+        if issued.any(|it| it.id == token.id && it.is_revoked) {
+            let file = file.display();
+            return format!(
+                "{waits}; the token in {file} was revoked, and `paceline token new` makes another one"
+            );
+        }
+        let token = match shows_token {
+            true => format!("--token {token}"),
+            false => format!("--token-file {}", file.display()),
+        };
+        format!("{waits}; on each new machine type:\n  paceline join {at} {token}{insecure}")
     }
 
     /// Waits until a worker has said what the data are; `None` if it was asked to stop before.

@@ -158,6 +158,11 @@ impl RemoteRun {
         }
     }
 
+    /// The file that has the token.
+    pub fn token_file(&self) -> &Path {
+        &self.token_file.path
+    }
+
     /// What the coordinators before this one had written to the journal.
     pub fn lines_before(&mut self) -> Vec<Line> {
         let mut lines: Vec<Line> = vec![];

@@ -78,7 +78,8 @@ pub struct Coordinator {
 /// Which members say that they cannot reach which.
 #[derive(Default)]
 struct Suspicions {
-    decide_at: Option<Duration>,
+    /// When the first of them was heard of which nothing has followed yet.
+    since: Option<Duration>,
     accused: BTreeMap<WorkerId, BTreeSet<WorkerId>>,
     /// Members that were accused in an earlier view; another accusation counts double.
     before: BTreeSet<WorkerId>,
@@ -203,7 +204,7 @@ impl Coordinator {
             && self.state.is_current(view)
         {
             self.suspicions.accused.entry(peer).or_default().insert(from);
-            self.suspicions.decide_at.get_or_insert(now.saturating_add(self.rules.patience / 4));
+            self.suspicions.since.get_or_insert(now);
         }
         let changes_members = match &word {
             Word::Settled { .. }
@@ -220,8 +221,13 @@ impl Coordinator {
         if changes_members {
             output = self.with_plan(now, output);
         }
-        output.wake = earlier(output.wake, self.suspicions.decide_at);
+        output.wake = earlier(output.wake, self.judges_at());
         output
+    }
+
+    /// When it is decided who is put out of those that cannot reach each other.
+    fn judges_at(&self) -> Option<Duration> {
+        self.suspicions.since.map(|since| since.saturating_add(self.rules.patience / 4))
     }
 
     /// Applies an entry and logs it.
@@ -256,9 +262,9 @@ impl Coordinator {
             merge(&mut output, self.decide(Entry::Planned));
         }
         // Members that have ended close their links.
-        if self.suspicions.decide_at.is_some_and(|at| at <= now)
+        if self.judges_at().is_some_and(|at| at <= now)
             && !self.state.is_over()
-            && let Some(who) = self.suspicions.take(&self.state)
+            && let Some(who) = self.suspicions.take(&self.state, &self.beats)
         {
             let lost = Entry::Lost { workers: vec![who], why: Why::Suspected };
             merge(&mut output, self.decide(lost));
@@ -273,7 +279,7 @@ impl Coordinator {
 
     /// Who has been silent for too long. If that is more than half of all, or everyone who holds a replica, or if nobody
     /// at all has been heard lately, the coordinator suspects itself first and waits for another patience after it has
-    /// heard somebody; it never puts out everyone.
+    /// heard somebody; it never puts out everyone, unless the job is to stop.
     fn silent(&mut self, now: Duration, output: &mut Output) -> Vec<WorkerId> {
         let patience = self.rules.patience;
         let is_silent = |beat: &Duration| beat.saturating_add(patience) < now;
@@ -285,6 +291,10 @@ impl Coordinator {
         let newest = self.beats.values().max().copied().unwrap_or(now);
         let hears_nobody = newest.saturating_add(patience / 2) < now;
         let is_likely = 2 * silent.len() <= self.beats.len() && !loses_all && !hears_nobody;
+        // It was asked to stop, and there is nobody who could finish a round: a coordinator that is cut off can do no more for its workers, either.
+        if self.state.is_stopped() && !silent.is_empty() && silent.len() == self.beats.len() {
+            return silent;
+        }
         // A coordinator that was away hears one worker after the other: the last one is not silent.
         if silent.is_empty() || (is_likely && self.doubts_itself.is_none()) {
             self.doubts_itself = None;
@@ -307,10 +317,12 @@ impl Coordinator {
 
 impl Suspicions {
     /// The member that most others accuse; of several the one with the highest id. Between two members that
-    /// cannot reach each other that is the younger one. One that is leaving and cannot hand over the center goes first.
-    fn take(&mut self, state: &State) -> Option<WorkerId> {
-        self.decide_at = None;
+    /// cannot reach each other that is the younger one. One that is leaving and cannot hand over the center goes first, and then one of which
+    /// nothing was heard since: it accuses nobody because it is dead, and after a restart the coordinator does not know that yet.
+    fn take(&mut self, state: &State, beats: &BTreeMap<WorkerId, Duration>) -> Option<WorkerId> {
+        let since = self.since.take();
         let accused = std::mem::take(&mut self.accused);
+        let accusers: BTreeSet<WorkerId> = accused.values().flatten().copied().collect();
         // A newcomer that cannot reach a member boards nothing, and all would wait for it.
         let is_member = |who: &WorkerId| state.takes_part(*who);
         let mut weights: BTreeMap<WorkerId, usize> = BTreeMap::new();
@@ -324,7 +336,12 @@ impl Suspicions {
             // A broken link has two ends: the accuser may be the one that is cut off.
             accusers.into_iter().for_each(|who| *weights.entry(who).or_default() += times);
         }
-        let rank = |(who, weight): &(WorkerId, usize)| (state.is_leaving(*who), *weight, *who);
+        let is_heard = |who: &WorkerId| {
+            accusers.contains(who) || beats.get(who).is_some_and(|beat| since <= Some(*beat))
+        };
+        let rank = |(who, weight): &(WorkerId, usize)| {
+            (state.is_leaving(*who), !is_heard(who), *weight, *who)
+        };
         // Newcomers that cannot reach the last member with a replica are of no use; without it training would start over.
         let candidates = weights.into_iter().filter(|(who, _)| !state.are_last_holders(&[*who]));
         candidates.max_by_key(rank).map(|(who, _)| who)

@@ -226,6 +226,9 @@ fn a_newcomer_that_cannot_reach_a_member_voids_the_plan_that_waits_for_it() {
     });
     let word = Word::Suspect { peer: WorkerId(0), view: plan.expect("a plan is made") };
     let _ = coordinator.step(PATIENCE, Input::Word { from: WorkerId(2), number: 1, word });
+    for who in 0..3 {
+        let _ = coordinator.step(2 * PATIENCE, Input::Beat(WorkerId(who)));
+    }
 
     let output = coordinator.step(2 * PATIENCE, Input::Tick);
 
@@ -233,6 +236,48 @@ fn a_newcomer_that_cannot_reach_a_member_voids_the_plan_that_waits_for_it() {
     let out: Vec<WorkerId> = output.orders.iter().filter(|it| is_out(it)).map(|it| it.to).collect();
     assert_eq!(out, [WorkerId(2)]);
     assert_eq!(coordinator.view().members, [WorkerId(0), WorkerId(1)]);
+}
+
+#[test]
+fn a_job_that_is_to_stop_does_not_wait_for_members_that_nobody_hears() {
+    for kind in [Coordination::Synchronous, Coordination::Asynchronous] {
+        let mut coordinator = Coordinator::new(rules(kind), Spans::new());
+        for _ in 0..2 {
+            let _ = coordinator.step(Duration::ZERO, Input::Hello);
+        }
+        let mut now = Duration::ZERO;
+        let mut pass = |coordinator: &mut Coordinator, time| {
+            let until = now + time;
+            while now < until {
+                now += PATIENCE / 4;
+                let _ = coordinator.step(now, Input::Tick);
+            }
+        };
+        pass(&mut coordinator, 10 * PATIENCE);
+        assert_eq!(coordinator.view().members.len(), 2, "it may be cut off itself");
+        let _ = coordinator.step(10 * PATIENCE, Input::Stop);
+        pass(&mut coordinator, PATIENCE / 2);
+        assert!(coordinator.is_over(), "{kind:?}");
+    }
+}
+
+#[test]
+fn of_two_members_that_cannot_reach_each_other_the_silent_one_goes() {
+    let rules = Rules { keeps_log: true, ..rules(Coordination::Synchronous) };
+    let mut coordinator = Coordinator::new(rules, Spans::new());
+    let entries = (0..2).flat_map(|_| coordinator.step(Duration::ZERO, Input::Hello).log);
+    let entries: Vec<Entry> = entries.collect();
+    // Worker 0 dies with the coordinator.
+    let stored = Coordinator::new(rules, Spans::new()).state().clone();
+    let (mut coordinator, _) = Coordinator::restart(rules, stored, entries, Duration::ZERO);
+    let now = PATIENCE / 8;
+    let _ = coordinator.reconnected(now, WorkerId(1));
+    let word = Word::Suspect { peer: WorkerId(0), view: coordinator.view().number };
+    let _ = coordinator.step(now, Input::Word { from: WorkerId(1), number: 1, word });
+
+    let _ = coordinator.step(now + PATIENCE / 4, Input::Tick);
+
+    assert_eq!(coordinator.view().members, [WorkerId(1)]);
 }
 
 #[test]

@@ -142,6 +142,11 @@ impl State {
                 output.orders.push(Addressed { to: who, number: 0, order });
             }
         }
+        if self.is_stopped() {
+            // As where a job that has no members is asked to stop: nobody is to begin anew.
+            output.records.push(Record::Over);
+            return self.end(output);
+        }
         if self.restarts > self.rules.restarts_max {
             let restarts = self.restarts;
             output.records.push(Record::GaveUp { restarts });
