@@ -361,6 +361,17 @@ fn without_mpi_the_cluster_says_how_to_build_it() {
 }
 
 #[test]
+fn a_state_that_cannot_be_made_is_named() {
+    assert_refused(
+        1,
+        &[(
+            "coordinate --workers 2 --state /dev/null/run1 --listen 127.0.0.1:0",
+            "the coordinator stops: the folder /dev/null/run1 cannot be made: Not a directory (os error 20)",
+        )],
+    );
+}
+
+#[test]
 fn an_address_without_a_port_is_refused_at_once() {
     assert_refused(
         2,

@@ -113,6 +113,28 @@ fn a_coordinator_that_was_stopped_says_how_to_continue_its_job() {
     assert!(!again.err.contains("lost") && !again.err.contains("paceline join"), "{}", again.err);
 }
 
+/// Others read what a system keeps of a program's log.
+#[test]
+fn a_token_is_in_no_log_and_one_that_was_revoked_is_not_offered() {
+    let cluster = Cluster::new("token-log", "--workers 1:2 --log json --epochs 100000");
+    let coordinator = cluster.coordinator();
+    let (token, state) = (cluster.token(), cluster.state());
+    let worker = cluster.worker();
+    cluster.wait_for_line("\"record\":\"applied\"");
+    let revoke = ["token", "revoke", "0", "--state", state.to_str().expect("a plain name")];
+    assert_eq!(Process::start(&state, &revoke).end().code, Some(0));
+    coordinator.signal("-KILL");
+    let first = coordinator.end().err;
+    let coordinator = cluster.coordinator();
+    cluster.wait_for_line("\"record\":\"restarted\"");
+    let (_, second) = stop(coordinator);
+    worker.succeed();
+
+    assert!(first.contains("--token-file") && first.contains("paceline join"), "{first}");
+    assert!(second.contains("was revoked") && !second.contains("paceline join"), "{second}");
+    assert!(!first.contains(&token) && !second.contains(&token), "{first}{second}");
+}
+
 /// Without it, nothing would be left of what was learned.
 #[test]
 fn the_only_member_cannot_be_banned() {

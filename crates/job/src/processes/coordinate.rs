@@ -190,8 +190,12 @@ impl Coordinating {
             Some(checkpoints) if state.is_shared() => Path::new(&checkpoints.folder).join("files"),
             _ => folder.join("files"),
         };
-        let made = [folder, &files].into_iter().try_for_each(std::fs::create_dir_all);
-        made.map_err(|error| failed(&error))?;
+        for folder in [folder, &files] {
+            std::fs::create_dir_all(folder).map_err(|error| {
+                let why = format!("the folder {} cannot be made: {error}", folder.display());
+                RunError::Coordinate { why }
+            })?;
+        }
         let authority = options.authority.clone().unwrap_or_else(|| folder.join("authority.pem"));
         let authority = (!insecure)
             .then(|| Authority::open(&authority, SystemTime::now()))

@@ -169,7 +169,7 @@ const EARLY_MAX: usize = 64;
 
 const UNFIT: Violation = Violation("numbers that do not fit their form");
 
-fn check_sum(name: ExchangeName) -> Result<(), Violation> {
+fn check_name(name: ExchangeName) -> Result<(), Violation> {
     if name.exchange > 0 { Ok(()) } else { Err(Violation("a sum while settling")) }
 }
 
@@ -421,7 +421,7 @@ impl Exchanges {
                 (name, Part::Whole(Entry::Gather { standing }))
             }
             PeerMessage::Entry { name, entry: EntryHead::Sum { tail, form } } => {
-                check_sum(name)?;
+                check_name(name)?;
                 (name, Part::Whole(self.shape.sum_of(tail, fill(form, segments)?)?))
             }
             PeerMessage::Chunk { name, tail, form, length, is_free } => {
@@ -452,7 +452,7 @@ impl Exchanges {
     ) -> Result<(ExchangeName, Part), Violation> {
         Ok(match message {
             PeerMessage::Entry { name, entry: EntryHead::Sum { tail, .. } } => {
-                check_sum(name)?;
+                check_name(name)?;
                 (name, Part::WholeThere { tail, there })
             }
             PeerMessage::Chunk { name, tail, length, is_free, .. } => {

@@ -69,8 +69,8 @@ struct Peer {
 }
 
 impl Peer {
-    /// Whether there is room for this notice, and the place behind it can be cleared: what this peer has not read is not overwritten. Its word is read only
-    /// if it has to be: the peer has written it since, so that this takes as long as it takes a core to get a cache line.
+    /// Whether there is room for this notice, and the place behind it can be cleared: what this peer has not read is not overwritten. Its word is
+    /// read only if it has to be: the peer has written it since, so that this takes as long as it takes a core to get a cache line.
     fn has_room(&mut self, number: u64) -> bool {
         let Some((next, cursor)) = &mut self.reads else { return true };
         if number >= next.saturating_add(UNREAD_MAX) {
