@@ -335,7 +335,8 @@ impl Chunked {
         let vector = match self.length() {
             0 => Vector::new(),
             _ if self.is_pair() && self.added > 0 => {
-                // Its numbers have come over the link, so that nothing says that the peer has read ours where they lie, if it was told of them there.
+                // The peer's numbers came over the link, so this member could finish before the peer has read this member's numbers in shared
+                // memory. The peer has read them when it enters the next exchange.
                 if let Some(near) = near.as_deref_mut() {
                     near.keep_until_entered(self.exchange + 1);
                 }
